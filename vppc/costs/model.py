@@ -1,0 +1,187 @@
+"""The cost model: how many seconds an operation and a transfer take.
+
+For a layer of a given kind and a chunk whose parts have n tokens behind a prefix of p:
+
+    compute    = fixed + sum over parts of (per_token n + per_pair pairs(n, p, topk)
+                                            + indexer_per_pair pairs(n, p) + per_prefix_token p)
+    collective = collective_fixed + collective_per_token (all tokens of the chunk)
+
+with pairs(n, p, topk) = sum over i = 1..n of min(p + i, topk). Plain data and arithmetic, no dependencies,
+so that the runtime's timed runner uses the same numbers; :mod:`vppc.costs.document` reads the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from vppc.ir.schedule import Chunk, Part, Request, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCost:
+    """Seconds of one layer of a kind, ``count`` such layers in a row. ``topk`` 0: attention to all tokens."""
+
+    count: int
+    fixed: float = 0.0
+    per_token: float = 0.0
+    per_pair: float = 0.0
+    per_prefix_token: float = 0.0
+    indexer_per_pair: float = 0.0
+    topk: int = 0
+    collective_fixed: float = 0.0
+    collective_per_token: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """``fixed`` + ``per_token`` n seconds: the embedding, the head, a transfer (fixed is its latency)."""
+
+    fixed: float = 0.0
+    per_token: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Costs of a model on a machine. ``launch`` is paid once a FORWARD; ``interference`` slows compute down
+    while a transfer of its rank is under way: it then advances at 1 / (1 + interference) of its speed."""
+
+    layers: tuple[LayerCost, ...]
+    embed: Linear = field(default_factory=Linear)
+    head: Linear = field(default_factory=Linear)
+    transfer: Linear = field(default_factory=Linear)
+    launch: float = 0.0
+    interference: float = 0.0
+    name: str = ""
+
+    @property
+    def layer_count(self) -> int:
+        return sum(kind.count for kind in self.layers)
+
+    def transfer_seconds(self, tokens: int) -> float:
+        """Seconds that the activations of ``tokens`` tokens take on a channel."""
+        return self.transfer.fixed + self.transfer.per_token * tokens
+
+
+def pairs(n: int, p: int, topk: int = 0) -> int:
+    """(query, key) pairs of n causal tokens behind a prefix of p, each query seeing at most ``topk`` keys."""
+    if topk and p + n > topk:
+        dense = max(0, topk - p)  # the queries that still see fewer than topk keys
+        return dense * p + dense * (dense + 1) // 2 + (n - dense) * topk
+    return n * p + n * (n + 1) // 2
+
+
+@dataclass(frozen=True, slots=True)
+class OpCosts:
+    """Seconds of every operation and transfer of a schedule; lists are indexed by operation, or by chunk.
+
+    ``compute`` includes launch, embedding and head; ``collective`` is the exposed communication inside a
+    FORWARD; ``seconds`` is their sum. ``transfer[c]`` is one hop of chunk c.
+    """
+
+    seconds: list[float]
+    collective: list[float]
+    transfer: list[float]
+
+    @classmethod
+    def of(cls, schedule: Schedule, cost: CostModel) -> OpCosts:
+        """Price every (chunk, stage) of a schedule that has chunks and stages."""
+        stage_kinds = [_kinds_between(cost.layers, *stage.layers) for stage in schedule.stages]
+        topks = sorted({kind.topk for kinds in stage_kinds for _, kind in kinds})
+        # per stage, the coefficients of (1, n, p, pairs(n, p) for the indexer, pairs(n, p, k) for each topk)
+        rows = [_coefficients(kinds, topks, cost.launch) for kinds in stage_kinds]
+        collectives = [
+            (sum(m * k.collective_fixed for m, k in kinds), sum(m * k.collective_per_token for m, k in kinds))
+            for kinds in stage_kinds
+        ]
+        seconds: list[float] = []
+        collective: list[float] = []
+        transfer: list[float] = []
+        dense = topks == [0]
+        ends = [request.prompt_tokens for request in schedule.requests]
+        for chunk in schedule.chunks:
+            parts = chunk.parts
+            if len(parts) == 1:
+                part = parts[0]
+                n, p = part.tokens, part.start
+                full = n * p + n * (n + 1) // 2
+                by_topk = [full] if dense else [pairs(n, p, k) for k in topks]
+                sampled = 1 if part.decode or part.end == ends[part.request] else 0
+            else:
+                n, p = chunk.tokens, sum(part.start for part in parts)
+                full = sum(pairs(part.tokens, part.start) for part in parts)
+                by_topk = [sum(pairs(q.tokens, q.start, k) for q in parts) for k in topks]
+                sampled = sum(1 for part in parts if part.decode or part.end == ends[part.request])
+            first = len(seconds)
+            if dense:
+                pair_count = by_topk[0]
+                for (once, per_token, per_prefix, indexer, per_pair), (c_once, c_token) in zip(
+                    rows, collectives, strict=True
+                ):
+                    talk = c_once + c_token * n
+                    collective.append(talk)
+                    seconds.append(
+                        once + per_token * n + per_prefix * p + indexer * full + per_pair * pair_count + talk
+                    )
+            else:
+                for (once, per_token, per_prefix, indexer, *per_pairs), (c_once, c_token) in zip(
+                    rows, collectives, strict=True
+                ):
+                    talk = c_once + c_token * n
+                    work = once + per_token * n + per_prefix * p + indexer * full
+                    for per_pair, count in zip(per_pairs, by_topk, strict=True):
+                        work += per_pair * count
+                    collective.append(talk)
+                    seconds.append(work + talk)
+            seconds[first] += cost.embed.fixed + cost.embed.per_token * n
+            if sampled:
+                seconds[-1] += cost.head.fixed + cost.head.per_token * sampled
+            transfer.append(cost.transfer.fixed + cost.transfer.per_token * n)
+        return cls(seconds, collective, transfer)
+
+
+def layer_seconds(cost: CostModel, first: int, last: int, parts: Iterable[Part]) -> float:
+    """Compute and collective seconds of layers [first, last) on one chunk with these parts, without launch."""
+    chunk = Chunk(tuple(parts))
+    total = 0.0
+    for count, kind in _kinds_between(cost.layers, first, last):
+        work = kind.fixed + kind.collective_fixed + kind.collective_per_token * chunk.tokens
+        for part in chunk.parts:
+            n, p = part.tokens, part.start
+            work += kind.per_token * n + kind.per_prefix_token * p
+            work += kind.per_pair * pairs(n, p, kind.topk) + kind.indexer_per_pair * pairs(n, p)
+        total += count * work
+    return total
+
+
+def ideal_seconds(cost: CostModel, requests: Iterable[Request], pp: int) -> float:
+    """The work of the unchunked prompts without per-chunk costs (per_token, per_pair and indexer terms), over pp."""
+    total = 0.0
+    for request in requests:
+        n, p = request.prompt_tokens - request.cached_tokens, request.cached_tokens
+        for kind in cost.layers:
+            total += kind.count * (
+                kind.per_token * n + kind.per_pair * pairs(n, p, kind.topk) + kind.indexer_per_pair * pairs(n, p)
+            )
+    return total / pp
+
+
+def _kinds_between(layers: tuple[LayerCost, ...], first: int, last: int) -> list[tuple[int, LayerCost]]:
+    found = []
+    start = 0
+    for kind in layers:
+        count = min(last, start + kind.count) - max(first, start)
+        if count > 0:
+            found.append((count, kind))
+        start += kind.count
+    return found
+
+
+def _coefficients(kinds: list[tuple[int, LayerCost]], topks: list[int], launch: float) -> tuple[float, ...]:
+    return (
+        launch + sum(m * k.fixed for m, k in kinds),
+        sum(m * k.per_token for m, k in kinds),
+        sum(m * k.per_prefix_token for m, k in kinds),
+        sum(m * k.indexer_per_pair for m, k in kinds),
+        *(sum(m * k.per_pair for m, k in kinds if k.topk == topk) for topk in topks),
+    )
