@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from vppc.analysis.timeline import timeline
+from vppc.analysis.order_timeline import timeline
 from vppc.costs.model import CostModel, OpCosts
 from vppc.ir.schedule import Order, Schedule
 from vppc.passes.admission import Admission

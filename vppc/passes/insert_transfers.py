@@ -19,7 +19,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from vppc.analysis.timeline import timeline
+from vppc.analysis.order_timeline import timeline
 from vppc.costs.model import CostModel, OpCosts
 from vppc.ir.instruction import FORWARD, RECV, SAMPLE, SEND, WAIT, WIDTH, Program
 from vppc.ir.schedule import Order, Schedule
@@ -68,10 +68,12 @@ def _receive_posts(schedule: Schedule, costs: OpCosts, order: Order) -> list[lis
                 if op % stages + 1 < stages and ranks[op % stages] != rank == ranks[op % stages + 1]
             ]
             latest = len(ops)
+            channel: list[tuple[int, int]] = []
             for op in reversed(sent):
                 in_time = bisect_right(reached[rank], times.ends[op - 1]) - 1
                 latest = max(0, min(latest, in_time, position[op] - 1))
-                mine.append((latest, op))
+                channel.append((latest, op))
+            mine += reversed(channel)  # sent order, which the stable sort below keeps
         mine.sort(key=lambda post: (post[0], times.ends[post[1] - 1]))
         posts.append(mine)
     return posts
