@@ -28,9 +28,7 @@ STANDARD_LIBRARY_ONLY = sorted(
 
 def imported_by(code: str) -> set[str]:
     """The top-level modules that a fresh interpreter imports when it runs ``code``, vppc itself left out."""
-    script = (
-        f"import sys, json\nbefore = set(sys.modules)\n{code}\nprint(json.dumps(sorted(set(sys.modules) - before)))"
-    )
+    script = f"import sys\nbefore = set(sys.modules)\n{code}\nprint(*set(sys.modules) - before)"
     shown = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return {name.partition(".")[0] for name in shown.splitlines()[-1].split()} - {"vppc"}
 
