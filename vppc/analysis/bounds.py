@@ -76,7 +76,7 @@ def lower_bound(schedule: Schedule, costs: OpCosts) -> LowerBound:
     dag = Dag.of(schedule)
     heads, tails = longest_paths(schedule, costs, dag)
     bounds = [_one_at_a_time(jobs) for jobs in _resources(schedule, costs, heads, tails)]
-    return max(bounds, key=lambda bound: bound.seconds)
+    return max(bounds, key=lambda bound: (bound.seconds, bound.work))
 
 
 def longest_paths(schedule: Schedule, costs: OpCosts, dag: Dag) -> tuple[list[float], list[float]]:
@@ -162,7 +162,7 @@ def _one_at_a_time(jobs: _Jobs) -> LowerBound:
             first, work, least = head, 0.0, _NEVER
         work += seconds
         least = min(least, tail)
-        if first + work + least > sum(best):
+        if first + work + least >= sum(best):  # of equals the larger set, which says more
             best = first, work, least
     return LowerBound(jobs.resource, *best)
 
@@ -182,7 +182,7 @@ def _binding_tail(released: list[tuple[float, float, float]]) -> float:
                 break
             heappop(waiting)
             now += left
-            if now - urgency > latest:
+            if now - urgency >= latest:
                 latest, binding = now - urgency, -urgency
         now = head
         heappush(waiting, (-tail, seconds))
