@@ -1,25 +1,27 @@
 """Strategies: named lists of passes.
 
-===========  =========  ======================  =========================  ===========
-strategy     placement  chunks                  order                      transfers
-===========  =========  ======================  =========================  ===========
-cpp          straight   fixed                   chunk by chunk             overlapped
-dcpp         straight   vLLM-Ascend's dynamic   chunk by chunk             overlapped
-dcpp-sglang  straight   SGLang's dynamic        chunk by chunk             overlapped
-vpp          v          fixed                   by step                    blocking
-vpp-async    v          fixed                   list schedule, a barrier   overlapped
-vpp-packed   v          fixed                   list schedule across       overlapped
-===========  =========  ======================  =========================  ===========
+===========  =========  ======================  =====================  ===========
+strategy     placement  chunks                  order                  transfers
+===========  =========  ======================  =====================  ===========
+cpp          straight   fixed                   chunk by chunk         overlapped
+dcpp         straight   vLLM-Ascend's dynamic   chunk by chunk         overlapped
+dcpp-sglang  straight   SGLang's dynamic        chunk by chunk         overlapped
+vpp          v          fixed                   by step, a barrier     blocking
+vpp-async    v          fixed                   listed, a barrier      overlapped
+vpp-packed   v          fixed                   listed, packed         overlapped
+===========  =========  ======================  =====================  ===========
+
+The barrier: of several requests, rank 0 finishes one before it starts the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from vppc.costs.model import CostModel
 from vppc.errors import InputError
+from vppc.ir.partition import Ranges
 from vppc.ir.placement import DEFAULT_VP, stage_ranks
 from vppc.ir.schedule import Schedule
 from vppc.passes.admission import Admission, default_in_flight
@@ -37,19 +39,125 @@ from vppc.passes.request_packing import RequestPacking
 class Pass(Protocol):
     """A pure function from schedule to schedule, valid before and after."""
 
-    name: ClassVar[str]
+    @property
+    def name(self) -> str: ...
 
     def __call__(self, schedule: Schedule) -> Schedule: ...
 
 
 STRATEGIES = ("cpp", "dcpp", "dcpp-sglang", "vpp", "vpp-async", "vpp-packed")
-PASSES = (
-    "chunking",
-    "batch_prompts",
-    "layout",
-    "order",
-    "async_reorder",
-    "request_packing",
-    "insert_transfers",
-    "allocate_buffers",
+PASS_NAMES = tuple(
+    p.name
+    for p in (
+        FixedChunks,
+        DcppChunks,
+        SglangChunks,
+        BatchPrompts,
+        Layout,
+        StepOrder,
+        AsyncReorder,
+        RequestPacking,
+        InsertTransfers,
+        AllocateBuffers,
+    )
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a strategy's passes are told; None means the default of the strategy.
+
+    ``chunk_size`` is the size of fixed chunks and the budget of dynamic ones, in tokens. ``split`` is the
+    layer range of every stage in stage order, or the name of a layer split. ``token_budget`` batches short prompts into chunks
+    of at most that many tokens. The last four are the dynamic policies'.
+    """
+
+    strategy: str = "vpp-packed"
+    pp: int = 2
+    placement: str | None = None
+    vp: int | None = None
+    chunk_size: int = 8192
+    split: Ranges | str | None = None
+    max_in_flight: int | None = None
+    max_resident_tokens: int | None = None
+    max_buffers: int | None = None
+    token_budget: int | None = None
+    page_size: int = 128
+    min_chunk: int = 4096
+    smooth: float | None = None
+    context_length: int | None = None
+
+
+def passes(options: Options, cost: CostModel) -> tuple[Pass, ...]:
+    """The passes of a strategy, in order. Raises InputError for options that do not go together."""
+    if options.strategy not in STRATEGIES:
+        raise InputError(
+            f"unknown strategy {options.strategy!r}", place="--strategy", remedy=f"choose one of {', '.join(STRATEGIES)}"
+        )
+    placement, vp, ranks = layout_of(options)
+    _check(options, placement)
+    first: list[Pass] = [_chunking(options, cost)]
+    if options.token_budget is not None:
+        first.append(BatchPrompts(options.token_budget))
+    first.append(Layout(placement, vp, options.split))
+    return (*first, *_ordering(options, cost, ranks), InsertTransfers(cost), AllocateBuffers(cost, options.max_buffers))
+
+
+def layout_of(options: Options) -> tuple[str, int, tuple[int, ...]]:
+    """The placement, the stages a rank, and the rank of every stage that a strategy will use."""
+    placement = options.placement or ("v" if options.strategy.startswith("vpp") else "straight")
+    vp = options.vp if options.vp is not None else DEFAULT_VP.get(placement, 1)
+    return placement, vp, stage_ranks(placement, options.pp, vp)
+
+
+def _chunking(options: Options, cost: CostModel) -> Pass:
+    if options.strategy == "dcpp":
+        smooth = 1.0 if options.smooth is None else options.smooth
+        return DcppChunks(
+            options.chunk_size, cost, page=options.page_size, smooth=smooth, min_chunk=options.min_chunk
+        )
+    if options.strategy == "dcpp-sglang":
+        smooth = 0.75 if options.smooth is None else options.smooth
+        return SglangChunks(
+            options.chunk_size, cost, page=options.page_size, smooth=smooth, context=options.context_length
+        )
+    return FixedChunks(options.chunk_size)
+
+
+def _ordering(options: Options, cost: CostModel, ranks: tuple[int, ...]) -> tuple[Pass, ...]:
+    def admission(*, packed: bool = False, barrier: bool = False) -> Admission:
+        ahead = options.max_in_flight or (None if len(ranks) == options.pp else default_in_flight(ranks, packed))
+        return Admission(ahead, options.max_resident_tokens, barrier)
+
+    match options.strategy:
+        case "vpp":
+            return (StepOrder(admission(barrier=True), blocking=True),)
+        case "vpp-async":
+            one_by_one = admission(barrier=True)
+            return StepOrder(one_by_one), AsyncReorder(cost, one_by_one)
+        case "vpp-packed":
+            one_by_one = admission(barrier=True)
+            return (
+                StepOrder(one_by_one),
+                AsyncReorder(cost, one_by_one),
+                RequestPacking(cost, admission(packed=True)),
+            )
+        case _:
+            return (StepOrder(admission()),)
+
+
+def _check(options: Options, placement: str) -> None:
+    if not options.strategy.startswith("vpp") and placement != "straight":
+        raise InputError(
+            f"strategy {options.strategy} is for the straight placement, not {placement}",
+            place="--placement",
+            remedy="use vpp, vpp-async or vpp-packed with more than one stage a rank",
+        )
+    limits = (("--max-in-flight", options.max_in_flight), ("--max-resident-tokens", options.max_resident_tokens))
+    for option, limit in limits:
+        if limit is not None and placement == "straight" and options.pp > 1:
+            raise InputError(
+                "on a straight placement rank 0 never sees a chunk finish, so it cannot count those in flight",
+                place=option,
+                remedy="bound the run-ahead with --max-buffers, or use a placement that returns to rank 0",
+            )

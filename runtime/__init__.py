@@ -1,0 +1,1 @@
+"""The runtime: runs compiled programs on real ranks. Thin on purpose: it makes no scheduling decisions."""

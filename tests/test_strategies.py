@@ -1,0 +1,158 @@
+"""Every strategy against what it must give: closed forms, the paper's figures, bounds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.plans import compiled, deepseek, paper, plans, price
+from vppc.analysis.order_timeline import timeline
+from vppc.analysis.timing import simulate
+from vppc.costs.document import parse_cost
+from vppc.costs.model import CostModel, LayerCost, Linear, OpCosts
+from vppc.errors import InputError
+from vppc.ir.instruction import FORWARD
+from vppc.ir.rules import check
+from vppc.ir.schedule import Order, Schedule
+
+N = (1, 2, 3, 5, 8, 16, 33)
+
+
+@pytest.mark.parametrize("n", N)
+@pytest.mark.parametrize("strategy", ["vpp", "vpp-async", "vpp-packed"])
+def test_without_transfers_the_v_idles_once_round(strategy: str, n: int) -> None:
+    report = price(paper(strategy, n, t=2.0))
+    assert report.makespan == (n + 1) ** 2 * 2.0
+    for rank in report.ranks:
+        assert rank.launch_stall + rank.free == (n + 1) * 2.0
+        assert rank.bubble_ratio == pytest.approx(1 / (n + 1))
+
+
+@pytest.mark.parametrize("n", N)
+def test_a_straight_pipeline_idles_twice_as_long_as_its_last_chunk_takes(n: int) -> None:
+    report = price(paper("cpp", n, t=3.0))
+    for rank in report.ranks:
+        assert rank.launch_stall + rank.free == 2 * n * 3.0
+
+
+@pytest.mark.parametrize("n", N)
+@pytest.mark.parametrize("x", [1.0, 4.0])
+def test_blocking_transfers_cost_one_exchange_a_step(n: int, x: float) -> None:
+    assert price(paper("vpp", n, t=10.0, transfer=x)).makespan == (n + 1) ** 2 * 10.0 + (n + 1) * x
+
+
+@pytest.mark.parametrize(("n", "makespan"), [(5, 362), (16, 2892), (22, 5292), (64, 42252)])
+def test_overlapped_transfers_show_only_at_fill_and_drain(n: int, makespan: int) -> None:
+    """The proven optimum: a constraint solver finds nothing shorter."""
+    assert price(paper("vpp-async", n, t=10.0, transfer=1.0)).makespan == makespan
+
+
+def test_three_packed_requests_keep_rank_0_busy() -> None:
+    assert price(paper("vpp-packed", (8, 8, 8))).ranks[0].bubble_ratio < 0.05
+
+
+def test_the_ablation_of_the_paper() -> None:
+    """256K in 8 chunks, three requests: rank 0's bubble is 11.0, 8.3 and 2.4% in the paper."""
+    bubbles = {
+        strategy: price(deepseek(strategy, (262144,) * 3, 32768)).ranks[0].bubble_ratio
+        for strategy in ("vpp", "vpp-async", "vpp-packed")
+    }
+    assert bubbles["vpp"] == pytest.approx(0.110, abs=0.0005)
+    assert bubbles["vpp-async"] == pytest.approx(0.086, abs=0.0005)
+    assert bubbles["vpp-packed"] <= 0.03
+
+
+@pytest.mark.parametrize(("in_flight", "bubble"), [(4, 0.043), (5, 0.021), (6, 0.010)])
+def test_packing_gains_with_every_chunk_in_flight(in_flight: int, bubble: float) -> None:
+    plan = deepseek("vpp-packed", (262144,) * 3, 32768, max_in_flight=in_flight)
+    assert price(plan).ranks[0].bubble_ratio == pytest.approx(bubble, abs=0.0005)
+
+
+def test_at_512k_the_bubble_is_gone_and_24k_is_best() -> None:
+    reports = {size: price(deepseek("vpp-async", (524288,), size * 1024)) for size in (8, 16, 24, 32)}
+    assert reports[24].ranks[0].bubble_ratio < 0.005
+    assert min(reports, key=lambda size: reports[size].makespan) == 24
+
+
+@pytest.mark.parametrize("pp", [4, 8, 16])
+@pytest.mark.parametrize("times", [8, 12])
+def test_deep_pipelines_come_within_a_percent_of_the_bound(pp: int, times: int) -> None:
+    report = price(paper("vpp-async", times * pp, pp))
+    assert report.gap < 0.01
+    assert len({rank.compute for rank in report.ranks}) == 1
+
+
+@pytest.mark.parametrize("pp", [4, 8])
+@pytest.mark.parametrize("x", [0.0, 1.0])
+def test_the_blocking_v_is_not_serial_on_deep_pipelines(pp: int, x: float) -> None:
+    """A step costs two equal stages and one exchange; serial would be pp times as long."""
+    n = 8 * pp
+    report = price(paper("vpp", n, pp, transfer=x))
+    steps = n + 2 * pp - 2
+    assert report.makespan <= n * (n + 1) + (pp - 1) * (n + 1) + steps * x
+
+
+@pytest.mark.parametrize("strategy", ["vpp", "vpp-async"])
+@pytest.mark.parametrize("pp", [2, 4, 8])
+def test_in_the_steady_state_all_ranks_work_alike(strategy: str, pp: int) -> None:
+    """Between two ends of the last stage, every rank has computed for the same time."""
+    plan = paper(strategy, 10 * pp, pp)
+    timing = simulate(plan, OpCosts.of(plan, parse_cost(plan.extra["cost"])))
+    last = len(plan.stages) - 1
+    exits = {
+        row[1]: timing.ends[0][index]
+        for index, row in enumerate(plan.programs[0].rows())
+        if row[0] == FORWARD and row[2] == last
+    }
+    begin, end = exits[4 * pp], exits[7 * pp]
+    work = [
+        sum(
+            max(0.0, min(e, end) - max(s, begin))
+            for (op, *_), s, e in zip(program.rows(), starts, ends, strict=True)
+            if op == FORWARD
+        )
+        for program, starts, ends in zip(plan.programs, timing.starts, timing.ends, strict=True)
+    ]
+    assert min(work) >= (end - begin) * 0.999
+
+
+@given(plans())
+@settings(max_examples=150)
+def test_whatever_is_asked_is_proven_or_refused_with_a_reason(plan: Schedule | InputError) -> None:
+    if isinstance(plan, InputError):
+        assert plan.problem and plan.remedy
+    else:
+        assert check(plan) == ()
+        assert price(plan).gap >= -1e-9
+
+
+prompts = st.lists(st.integers(1, 30), min_size=2, max_size=5).map(tuple)
+
+
+@given(prompts, st.integers(2, 4), st.integers(1, 6), st.sampled_from([0.0, 0.5, 7.0]))
+@settings(max_examples=60)
+def test_packing_is_never_worse_than_not_packing(
+    tokens: tuple[int, ...], pp: int, size: int, transfer: float
+) -> None:
+    cost = CostModel((LayerCost(2 * pp, fixed=3.0, per_token=1.0, per_pair=0.25),), transfer=Linear(transfer))
+    spans = [
+        price(compiled(strategy, tokens, pp, cost, chunk_size=size)).makespan
+        for strategy in ("vpp-packed", "vpp-async", "vpp")
+    ]
+    assert spans[0] <= spans[1] * (1 + 1e-9)
+    assert spans[1] <= spans[2] * (1 + 1e-9)
+
+
+@given(plans(strategies=("vpp-async", "vpp-packed"), limited=False))
+@settings(max_examples=80)
+def test_lowering_keeps_the_timing_of_the_order(plan: Schedule | InputError) -> None:
+    """Receives are posted in time and buffers suffice, so programs run as if only data and order mattered."""
+    if isinstance(plan, InputError):
+        return
+    costs = OpCosts.of(plan, parse_cost(plan.extra["cost"]))
+    stages = len(plan.stages)
+    order = Order(
+        tuple(tuple(r[1] * stages + r[2] for r in program.rows() if r[0] == FORWARD) for program in plan.programs)
+    )
+    assert max(ends[-1] for ends in simulate(plan, costs).ends) == pytest.approx(timeline(plan, costs, order).finish)

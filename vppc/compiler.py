@@ -1,0 +1,52 @@
+"""From prompts to a proven schedule: the passes of a strategy, one after another, and then the proof."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from vppc import __version__
+from vppc.costs.document import cost_json
+from vppc.costs.model import CostModel, LayerCost, Linear
+from vppc.ir.certificate import prove
+from vppc.ir.schedule import Model, Request, Schedule
+from vppc.passes.strategies import Options, Pass, passes
+
+log = logging.getLogger(__name__)
+
+AfterPass = Callable[[Pass, Schedule], None]
+
+
+def compile_schedule(
+    requests: tuple[Request, ...],
+    model: Model,
+    cost: CostModel,
+    options: Options,
+    *,
+    after: AfterPass | None = None,
+) -> Schedule:
+    """The proven schedule of ``requests``, with its cost document and certificate embedded.
+
+    ``after`` is called with every pass and what it returned. Raises InputError for options that cannot be met.
+    """
+    schedule = Schedule(options.strategy, model, options.pp, 1, requests=requests)
+    for step in passes(options, cost):
+        schedule = step(schedule)
+        log.info("%s: %d chunks, %d instructions", step.name, len(schedule.chunks), sum(map(len, schedule.programs)))
+        if after is not None:
+            after(step, schedule)
+    extra = {**schedule.extra, "cost": cost_json(cost), "provenance": {"compiler": f"vppc {__version__}"}}
+    return certified(replace(schedule, extra=extra))
+
+
+def paper_cost(layers: int, seconds: float, transfer: float) -> CostModel:
+    """The paper's latency model: a chunk is one token, chunk k takes (k + 1) ``seconds`` in each layer."""
+    return CostModel(
+        (LayerCost(layers, per_pair=seconds),), transfer=Linear(transfer), name=f"paper-{layers}-layers"
+    )
+
+
+def certified(schedule: Schedule) -> Schedule:
+    """``schedule`` with the certificate of its proof. Raises CheckFailed where it breaks a rule."""
+    return replace(schedule, extra={**schedule.extra, "certificate": prove(schedule).json()})
