@@ -122,15 +122,11 @@ def _costs(cost_file: str | None, model: str | None, layers: int | None) -> tupl
             "real prompts need costs", place="--cost", remedy="give --cost FILE, or --model NAME for costs by roofline"
         )
     spec = load_model(model) if model is not None else None
-    cost = read_cost(cost_file) if cost_file is not None else None
-    name = spec.name if spec is not None else cost.name if cost is not None else ""
-    if cost is None:
-        assert spec is not None
-        cost = roofline_cost(spec, DEVICES["910c"])
-    for expected in (layers, spec.layers if spec is not None else None):
-        if expected is not None and cost_file is not None:
-            check_layer_count(cost, expected, file=cost_file)
-    return name or "model", cost
+    cost = read_cost(cost_file) if cost_file is not None else roofline_cost(spec)
+    for expected, place in ((layers, "--layers"), (spec.layers if spec is not None else None, "--model")):
+        if expected is not None:
+            check_layers(cost, expected, file=cost_file or place)
+    return (spec.name if spec is not None else cost.name) or "unnamed", cost
 
 
 def _ranges(text: str, ranks: tuple[int, ...], layers: int) -> Ranges:

@@ -87,52 +87,28 @@ class OpCosts:
     def of(cls, schedule: Schedule, cost: CostModel) -> OpCosts:
         """Price every (chunk, stage) of a schedule that has chunks and stages."""
         stage_kinds = [_kinds_between(cost.layers, *stage.layers) for stage in schedule.stages]
-        topks = sorted({kind.topk for kinds in stage_kinds for _, kind in kinds})
-        # per stage, the coefficients of (1, n, p, pairs(n, p) for the indexer, pairs(n, p, k) for each topk)
-        rows = [_coefficients(kinds, topks, cost.launch) for kinds in stage_kinds]
-        collectives = [
-            (sum(m * k.collective_fixed for m, k in kinds), sum(m * k.collective_per_token for m, k in kinds))
-            for kinds in stage_kinds
-        ]
+        topks = sorted({kind.topk for kinds in stage_kinds for _, kind in kinds if kind.topk})
+        stages = [_coefficients(kinds, topks, cost.launch) for kinds in stage_kinds]
         seconds: list[float] = []
         collective: list[float] = []
         transfer: list[float] = []
-        dense = topks == [0]
         ends = [request.prompt_tokens for request in schedule.requests]
         for chunk in schedule.chunks:
-            parts = chunk.parts
-            if len(parts) == 1:
-                part = parts[0]
-                n, p = part.tokens, part.start
-                full = n * p + n * (n + 1) // 2
-                by_topk = [full] if dense else [pairs(n, p, k) for k in topks]
-                sampled = 1 if part.decode or part.end == ends[part.request] else 0
-            else:
-                n, p = chunk.tokens, sum(part.start for part in parts)
-                full = sum(pairs(part.tokens, part.start) for part in parts)
-                by_topk = [sum(pairs(q.tokens, q.start, k) for q in parts) for k in topks]
-                sampled = sum(1 for part in parts if part.decode or part.end == ends[part.request])
+            n = p = dense = sampled = 0
+            for part in chunk.parts:
+                tokens, start = part.tokens, part.start
+                n += tokens
+                p += start
+                dense += tokens * start + tokens * (tokens + 1) // 2
+                sampled += part.decode or start + tokens == ends[part.request]
             first = len(seconds)
-            if dense:
-                pair_count = by_topk[0]
-                for (once, per_token, per_prefix, indexer, per_pair), (c_once, c_token) in zip(
-                    rows, collectives, strict=True
-                ):
-                    talk = c_once + c_token * n
-                    collective.append(talk)
-                    seconds.append(
-                        once + per_token * n + per_prefix * p + indexer * full + per_pair * pair_count + talk
-                    )
-            else:
-                for (once, per_token, per_prefix, indexer, *per_pairs), (c_once, c_token) in zip(
-                    rows, collectives, strict=True
-                ):
-                    talk = c_once + c_token * n
-                    work = once + per_token * n + per_prefix * p + indexer * full
-                    for per_pair, count in zip(per_pairs, by_topk, strict=True):
-                        work += per_pair * count
-                    collective.append(talk)
-                    seconds.append(work + talk)
+            for fixed, per_token, per_prefix, per_pair, sparse, talk_fixed, talk_per_token in stages:
+                talk = talk_fixed + talk_per_token * n
+                work = fixed + per_token * n + per_prefix * p + per_pair * dense
+                for topk, per_seen in sparse:
+                    work += per_seen * sum([pairs(part.tokens, part.start, topk) for part in chunk.parts])
+                collective.append(talk)
+                seconds.append(work + talk)
             seconds[first] += cost.embed.fixed + cost.embed.per_token * n
             if sampled:
                 seconds[-1] += cost.head.fixed + cost.head.per_token * sampled
@@ -177,11 +153,17 @@ def _kinds_between(layers: tuple[LayerCost, ...], first: int, last: int) -> list
     return found
 
 
-def _coefficients(kinds: list[tuple[int, LayerCost]], topks: list[int], launch: float) -> tuple[float, ...]:
+def _coefficients(
+    kinds: list[tuple[int, LayerCost]], topks: list[int], launch: float
+) -> tuple[float, float, float, float, list[tuple[int, float]], float, float]:
+    """A stage's seconds a FORWARD, a token, a prefix token, a pair (of dense attention and of indexers), a pair of
+    sparse attention by its topk, and its collectives' a FORWARD and a token."""
     return (
         launch + sum(m * k.fixed for m, k in kinds),
         sum(m * k.per_token for m, k in kinds),
         sum(m * k.per_prefix_token for m, k in kinds),
-        sum(m * k.indexer_per_pair for m, k in kinds),
-        *(sum(m * k.per_pair for m, k in kinds if k.topk == topk) for topk in topks),
+        sum(m * (k.indexer_per_pair + (0.0 if k.topk else k.per_pair)) for m, k in kinds),
+        [(topk, sum(m * k.per_pair for m, k in kinds if k.topk == topk)) for topk in topks],
+        sum(m * k.collective_fixed for m, k in kinds),
+        sum(m * k.collective_per_token for m, k in kinds),
     )

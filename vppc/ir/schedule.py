@@ -93,7 +93,7 @@ class Chunk:
     @property
     def tokens(self) -> int:
         """How many tokens the chunk carries, which is how many rows its activations have."""
-        return sum(part.tokens for part in self.parts)
+        return sum([part.tokens for part in self.parts])
 
 
 @dataclass(frozen=True, slots=True)
