@@ -5,7 +5,8 @@ import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import (
+
+from tests.oracles import (
     best_makespan,
     best_set_bound,
     costs,
@@ -15,7 +16,6 @@ from oracles import (
     random_shape,
     shape,
 )
-
 from vppc.analysis.bounds import LowerBound, longest_paths, lower_bound
 from vppc.analysis.breakdown import makespan
 from vppc.analysis.timing import simulate

@@ -4,7 +4,8 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import (
+
+from tests.oracles import (
     breakdown_by_ticks,
     costs,
     one_prompt,
@@ -15,7 +16,6 @@ from oracles import (
     straight_pair,
     with_programs,
 )
-
 from vppc.analysis.breakdown import RankBreakdown, breakdown, first_tokens, makespan
 from vppc.analysis.report import predict
 from vppc.analysis.timing import simulate

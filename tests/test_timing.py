@@ -4,7 +4,8 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import (
+
+from tests.oracles import (
     costs,
     one_prompt,
     random_costs,
@@ -16,7 +17,6 @@ from oracles import (
     timing_by_longest_paths,
     with_programs,
 )
-
 from vppc.analysis.interference import simulate_interference
 from vppc.analysis.timing import Timing, simulate
 from vppc.errors import CheckFailed

@@ -27,8 +27,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from heapq import heappop, heappush, heapreplace
-from itertools import pairwise
+from heapq import heappop, heappush
+from itertools import chain, pairwise
 from operator import add
 
 from vppc.analysis.breakdown import clock_start
@@ -150,40 +150,48 @@ def _resources(schedule: Schedule, costs: OpCosts, heads: list[float], tails: li
 
 def _one_at_a_time(jobs: _Jobs) -> LowerBound:
     """The best bound that a resource gives: the one of the set J of the proof."""
-    released = sorted(zip(jobs.heads, jobs.seconds, jobs.tails, strict=True))
-    threshold = _binding_tail(released)
+    heads, seconds, tails = jobs.heads, jobs.seconds, jobs.tails
+    by_head = sorted(range(len(heads)), key=heads.__getitem__)
+    threshold = _binding_tail(jobs, by_head)
     best = 0.0, 0.0, 0.0
-    first = work = 0.0
+    value = first = work = 0.0
     least = _NEVER
-    for head, seconds, tail in released:
-        if tail < threshold:
+    for job in by_head:
+        if tails[job] < threshold:
             continue
-        if head > first + work:  # the resource idles before this one: a new set begins
-            first, work, least = head, 0.0, _NEVER
-        work += seconds
-        least = min(least, tail)
-        if first + work + least >= sum(best):  # of equals the larger set, which says more
+        if heads[job] > first + work:  # the resource idles before this one: a new set begins
+            first, work, least = heads[job], 0.0, _NEVER
+        work += seconds[job]
+        least = min(least, tails[job])
+        if first + work + least >= value:  # of equals the larger set, which says more
+            value = first + work + least
             best = first, work, least
     return LowerBound(jobs.resource, *best)
 
 
-def _binding_tail(released: list[tuple[float, float, float]]) -> float:
-    """The tail q of the proof: of what ends last, tails included, when run preemptively by longest tail.
-
-    ``released`` are (head, seconds, tail), by head.
-    """
-    waiting: list[tuple[float, float]] = []  # heap of (-tail, seconds left)
+def _binding_tail(jobs: _Jobs, by_head: list[int]) -> float:
+    """The tail q of the proof: of the job that ends last, its tail included, in the preemptive run."""
+    by_tail = sorted(range(len(jobs.tails)), key=jobs.tails.__getitem__, reverse=True)
+    urgency = [0] * len(by_tail)  # of every job, its place in by_tail; in the run a job goes by that number
+    for place, job in enumerate(by_tail):
+        urgency[job] = place
+    left = [jobs.seconds[job] for job in by_tail]
+    tails = [jobs.tails[job] for job in by_tail]
+    released: list[int] = []  # a heap: the most urgent job first
     now = latest = binding = 0.0
-    for head, seconds, tail in [*released, (_NEVER, 0.0, 0.0)]:
-        while waiting and now < head:
-            urgency, left = waiting[0]
-            if now + left > head:
-                heapreplace(waiting, (urgency, left - (head - now)))
+    for until in chain(by_head, (None,)):
+        stop = _NEVER if until is None else jobs.heads[until]
+        while released:
+            running = released[0]
+            end = now + left[running]
+            if end > stop:
+                left[running] = end - stop
                 break
-            heappop(waiting)
-            now += left
-            if now - urgency >= latest:
-                latest, binding = now - urgency, -urgency
-        now = head
-        heappush(waiting, (-tail, seconds))
+            heappop(released)
+            now = end
+            if end + tails[running] >= latest:
+                latest, binding = end + tails[running], tails[running]
+        now = stop
+        if until is not None:
+            heappush(released, urgency[until])
     return binding
