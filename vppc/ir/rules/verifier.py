@@ -1,0 +1,111 @@
+"""The verifier: a schedule, and the segments that follow it, against all rules."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from vppc.analysis.deadlock import Progress, Track
+from vppc.errors import Finding
+from vppc.ir.rules.channels import check_used, match
+from vppc.ir.rules.claim import Certificate, check_lifetimes, check_order, lifetimes
+from vppc.ir.rules.closing import check_done
+from vppc.ir.rules.explain import explain
+from vppc.ir.rules.header import check_header
+from vppc.ir.rules.memory import check_capacity, check_limits
+from vppc.ir.rules.program import Pipe, Tape, accept
+from vppc.ir.rules.progress import check_progress
+from vppc.ir.rules.prompts import Prompts
+from vppc.ir.rules.registry import Report
+from vppc.ir.rules.segments import check_chain
+from vppc.ir.schedule import Schedule
+from vppc.ir.segment import Segment
+
+
+class Verifier:
+    """The proof of a stream, a schedule that grows by segments; each is read once.
+
+    ``digest`` is the digest of the schedule's file, for the ``previous`` of its first segment; without one that
+    is not compared. After a segment that breaks a rule nothing more is read.
+    """
+
+    def __init__(self, schedule: Schedule, digest: str = "") -> None:
+        self.schedule = schedule
+        ranks = schedule.stage_ranks
+        self.prompts = Prompts(rejoins=bool(ranks) and ranks[0] == ranks[-1] == 0)
+        self.tapes: list[Tape] = []
+        self.steps: list[tuple[int, int]] = []
+        self._pipes = [Pipe(channel.id, channel.src, channel.dst) for channel in schedule.channels]
+        self._digest, self._sequence = digest, 0
+        self._sized = 0
+        self._report = Report()
+        check_header(schedule, self._report)
+        self.prompts.add(schedule.requests, schedule.chunks, self._report)
+        self._readable = not self._report
+        if self._readable:
+            self.tapes = [Tape.of(schedule, rank, self._pipes, self.prompts) for rank in range(schedule.pp)]
+            self._scan(0, [program.code for program in schedule.programs])
+        self._progress = Progress([Track(tape.code, tape.waits, tape.partner) for tape in self.tapes])
+
+    def extend(self, segment: Segment, digest: str = "") -> None:
+        """Read the next segment; ``digest`` is that of its file. Takes time linear in the segment."""
+        if self._report:
+            self._readable = False
+            return
+        check_chain(segment, self._sequence + 1, self._digest, [len(tape) for tape in self.tapes], self._report)
+        self._sequence, self._digest = segment.sequence, digest
+        first = len(self.prompts.chunks)
+        self.prompts.add(segment.requests, segment.chunks, self._report)
+        if self._report:
+            self._readable = False
+            return
+        code = [array("i") for _ in self.tapes]
+        for more in segment.programs:
+            code[more.rank] = more.code
+        self._scan(first, code)
+
+    def findings(self, *, closed: bool) -> tuple[Finding, ...]:
+        """What is wrong with the stream so far; ``closed`` if no segment is to come. Empty when it is proven.
+
+        Raises InputError when the schedule's certificate is not one by its shape.
+        """
+        report = self._report.copy()
+        if self.tapes:
+            self._judge(report, closed=closed and self._readable)
+        return report.findings()
+
+    def certificate(self) -> Certificate:
+        """The certificate of a stream without findings."""
+        return Certificate([list(step) for step in self.steps], [lifetimes(tape) for tape in self.tapes])
+
+    def _scan(self, first_chunk: int, code: Sequence[array[int]]) -> None:
+        for tape, more in zip(self.tapes, code, strict=True):
+            tape.expect(first_chunk)
+            index = len(tape)
+            rows = tape.extend(more)
+            while (index := accept(tape, rows, index)) < len(tape):
+                explain(tape, index, self._report)
+                index += 1
+
+    def _judge(self, report: Report, *, closed: bool) -> None:
+        match(self._pipes, self.tapes, report, closed=closed)
+        if closed:
+            self.prompts.check_ends(report)
+            for tape in self.tapes:
+                check_done(tape, report)
+            if self.prompts.chunks:
+                check_used(self._pipes, report)
+        if report:
+            return
+        self.steps += check_progress(self._progress, self.tapes, report)
+        if report:
+            return
+        check_capacity(self.schedule, self.prompts, self._sized, report)
+        if closed:
+            check_limits(self.tapes, self.prompts, report)
+            if not self._sequence and "certificate" in self.schedule.extra:
+                claim = Certificate.read(self.schedule.extra["certificate"])
+                check_order(claim, self._progress.tracks, self.tapes, report)
+                check_lifetimes(claim, self.tapes, report)
+        if not report:
+            self._sized = len(self.prompts.chunks)
