@@ -77,16 +77,20 @@ def eighths(rng: Random, limit: int) -> float:
     return rng.randrange(limit) / 8
 
 
-def random_shape(rng: Random, max_ranks: int = 4, max_stages: int = 7, max_chunks: int = 6) -> Schedule:
+def random_shape(rng: Random, max_ranks: int = 4, max_stages: int = 8, max_chunks: int = 6) -> Schedule:
     """Random placement (folds, any path), random chunks of one to three requests, some packed, some late."""
     pp = rng.randint(1, max_ranks)
-    ranks = [rng.randrange(pp) for _ in range(rng.randint(1, max_stages))]
-    requests = rng.randint(1, 3)
+    ranks = list(range(pp)) * rng.randint(1, max_stages // pp)
+    rng.shuffle(ranks)
+    requests = rng.randint(1, min(3, max_chunks))
     lengths = [0] * requests
     chunks: list[list[Part]] = []
-    for _ in range(rng.randint(1, max_chunks)):
+    for index in range(rng.randint(requests, max_chunks)):
+        chosen = rng.sample(range(requests), 1 if rng.random() < 0.7 else rng.randint(1, requests))
+        if index < requests and index not in chosen:
+            chosen.append(index)  # every request has a chunk
         parts = []
-        for request in rng.sample(range(requests), 1 if rng.random() < 0.7 else rng.randint(1, requests)):
+        for request in chosen:
             tokens = rng.randint(1, 3)
             parts.append(Part(request, lengths[request], tokens))
             lengths[request] += tokens

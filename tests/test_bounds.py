@@ -104,7 +104,7 @@ class TestWhatBinds:
 
 
 class TestAgainstOracles:
-    @settings(max_examples=150)
+    @settings(max_examples=100)
     @given(RANDOMS)
     def test_no_program_is_quicker(self, rng: Random) -> None:
         schedule = random_programs(rng, random_shape(rng))

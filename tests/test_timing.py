@@ -21,6 +21,7 @@ from vppc.analysis.interference import simulate_interference
 from vppc.analysis.timing import Timing, simulate
 from vppc.errors import CheckFailed
 from vppc.ir.instruction import Forward, Recv, Sample, Send, Wait
+from vppc.ir.rules import check
 from vppc.ir.schedule import Part, Schedule
 
 RANDOMS = st.randoms(use_true_random=False)
@@ -136,14 +137,14 @@ class TestInterference:
         assert timing.ends[1][3] == 9, "1 s at full speed to 7, then the second at half speed"
         assert timing.ends[0][6] == 22, "7 to 17 at half speed is 5 s of work, 5 more at full speed"
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @given(RANDOMS)
     def test_without_interference_the_event_queue_gives_the_same_times(self, rng: Random) -> None:
         schedule = random_programs(rng, random_shape(rng))
         prices = random_costs(rng, schedule)
         assert simulate_interference(schedule, prices, 0.0) == simulate(schedule, prices)
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(RANDOMS, st.sampled_from([0.25, 1.0, 3.0]))
     def test_every_forward_does_its_work_and_everything_else_follows(self, rng: Random, interference: float) -> None:
         schedule = random_programs(rng, random_shape(rng))
@@ -176,7 +177,13 @@ def overlap(schedule: Schedule, timing: Timing, rank: int, start: float, end: fl
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60)
+@given(RANDOMS)
+def test_the_random_programs_here_are_proven(rng: Random) -> None:
+    assert check(random_programs(rng, random_shape(rng))) == ()
+
+
+@settings(max_examples=150)
 @given(RANDOMS)
 def test_times_are_longest_paths_in_the_graph_of_events(rng: Random) -> None:
     schedule = random_programs(rng, random_shape(rng))
