@@ -86,11 +86,10 @@ def test_deep_pipelines_come_within_a_percent_of_the_bound(pp: int, times: int) 
 @pytest.mark.parametrize("pp", [4, 8])
 @pytest.mark.parametrize("x", [0.0, 1.0])
 def test_the_blocking_v_is_not_serial_on_deep_pipelines(pp: int, x: float) -> None:
-    """A step costs two equal stages and one exchange; serial would be pp times as long."""
+    """It stays within a percent of the bound and an exchange a step; serial would be pp times as long."""
     n = 8 * pp
-    report = price(paper("vpp", n, pp, transfer=x))
-    steps = n + 2 * pp - 2
-    assert report.makespan <= n * (n + 1) + (pp - 1) * (n + 1) + steps * x
+    bound = price(paper("vpp", n, pp)).bound.seconds
+    assert price(paper("vpp", n, pp, transfer=x)).makespan <= bound * 1.012 + (n + 2 * pp - 2) * x
 
 
 @pytest.mark.parametrize("strategy", ["vpp", "vpp-async"])

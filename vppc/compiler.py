@@ -10,7 +10,7 @@ from vppc import __version__
 from vppc.costs.document import cost_json
 from vppc.costs.model import CostModel, LayerCost, Linear
 from vppc.ir.certificate import prove
-from vppc.ir.schedule import Model, Request, Schedule
+from vppc.ir.schedule import Json, Model, Request, Schedule
 from vppc.passes.strategies import Options, Pass, passes
 
 log = logging.getLogger(__name__)
@@ -24,27 +24,27 @@ def compile_schedule(
     cost: CostModel,
     options: Options,
     *,
+    extra: Json | None = None,
     after: AfterPass | None = None,
 ) -> Schedule:
     """The proven schedule of ``requests``, with its cost document and certificate embedded.
 
-    ``after`` is called with every pass and what it returned. Raises InputError for options that cannot be met.
+    ``extra`` are further top-level keys of the document (``tp``, ``payload``); ``after`` is called with every
+    pass and what it returned. Raises InputError for options that cannot be met.
     """
-    schedule = Schedule(options.strategy, model, options.pp, 1, requests=requests)
+    schedule = Schedule(options.strategy, model, options.pp, 1, requests=requests, extra=extra or {})
     for step in passes(options, cost):
         schedule = step(schedule)
         log.info("%s: %d chunks, %d instructions", step.name, len(schedule.chunks), sum(map(len, schedule.programs)))
         if after is not None:
             after(step, schedule)
-    extra = {**schedule.extra, "cost": cost_json(cost), "provenance": {"compiler": f"vppc {__version__}"}}
-    return certified(replace(schedule, extra=extra))
+    added = {"cost": cost_json(cost), "provenance": {"compiler": f"vppc {__version__}"}}
+    return certified(replace(schedule, extra={**schedule.extra, **added}))
 
 
 def paper_cost(layers: int, seconds: float, transfer: float) -> CostModel:
     """The paper's latency model: a chunk is one token, chunk k takes (k + 1) ``seconds`` in each layer."""
-    return CostModel(
-        (LayerCost(layers, per_pair=seconds),), transfer=Linear(transfer), name=f"paper-{layers}-layers"
-    )
+    return CostModel((LayerCost(layers, per_pair=seconds),), transfer=Linear(transfer), name=f"paper-{layers}-layers")
 
 
 def certified(schedule: Schedule) -> Schedule:

@@ -11,8 +11,9 @@ runs, and prefers, whenever a buffer is needed,
 4. the buffer of the SEND that completes first: this WAIT blocks.
 
 A schedule that never comes to 4 keeps its timing, and stays free of deadlock: every WAIT that the pass moves is
-later, on the clock of one possible execution, than what it waits for. With a bounded pool, receives that were posted ahead may have
-to be posted later. Whatever blocks is proved again, and a pool in which it would deadlock is made larger.
+later, on the clock of one possible execution, than what it waits for. With a bounded pool, receives that were
+posted ahead may have to be posted later. Whatever blocks is proved again, and a pool in which it would deadlock is
+made larger.
 """
 
 from __future__ import annotations

@@ -139,11 +139,11 @@ class SglangRule:
     def next_chunk(self, prefix: int, left: int) -> int:
         exact = self.model.tokens_within(self.target, prefix)
         page = max(self.page, SMALLEST_PAGE)
-        allowed = self.budget if self.context is None else self.context - prefix - self.MARGIN
-        if exact is None or (self.context is not None and allowed < page):
+        room = self.budget if self.context is None else (self.context - prefix - self.MARGIN) // page * page
+        if exact is None or room < 1:
             return min(self.budget, left)
-        tokens = max(_smoothed(exact, self.budget, self.smooth), self.budget // 4, page)
-        return min(min(tokens, allowed) // page * page, self.budget, left)
+        tokens = max(_smoothed(exact, self.budget, self.smooth), self.budget // 4, page) // page * page
+        return min(tokens, room, self.budget, left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,18 +163,20 @@ class DcppChunks:
     min_chunk: int = 4096
 
     def __call__(self, schedule: Schedule) -> Schedule:
-        rule = self.rule(schedule.pp)
+        rule = self.rule(self.profile(schedule.pp))
         return replace(schedule, chunks=split_requests(schedule.requests, rule.next_chunk))
 
-    def rule(self, pp: int) -> DcppRule:
-        """The rule on ``pp`` ranks, its model fitted to the cost model."""
+    def profile(self, pp: int) -> Quadratic:
+        """What the start-up profile on ``pp`` ranks finds, were the costs measured."""
         require_positive("chunk budget", self.budget)
         lengths = [self.budget * step // self.SAMPLES for step in range(self.SAMPLES, 0, -1)]
-        model = _fitted(self.cost, pp, [n for n in lengths if n > 0])
-        target = model.growth(self.budget)
-        return DcppRule(
-            model, target if target > 0 else SMALLEST_TARGET, self.budget, self.page, self.smooth, self.min_chunk
-        )
+        return _fitted(self.cost, pp, [n for n in lengths if n > 0])
+
+    def rule(self, model: Quadratic) -> DcppRule:
+        """The rule for a fitted model: a chunk takes as long as the budget does without prefix."""
+        full = model.growth(self.budget)
+        target = full if full > 0 else SMALLEST_TARGET
+        return DcppRule(model, target, self.budget, self.page, self.smooth, self.min_chunk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,7 @@ class SglangChunks:
     context: int | None = None
 
     def __call__(self, schedule: Schedule) -> Schedule:
-        rule = self.rule(schedule.pp)
+        rule = self.rule(self.profile(schedule.pp))
         for request in schedule.requests:
             if self.context is not None and request.prompt_tokens > self.context:
                 raise InputError(
@@ -205,8 +207,8 @@ class SglangChunks:
                 )
         return replace(schedule, chunks=split_requests(schedule.requests, rule.next_chunk))
 
-    def rule(self, pp: int) -> SglangRule:
-        """The rule on ``pp`` ranks, its model fitted to the cost model."""
+    def profile(self, pp: int) -> Quadratic:
+        """What the start-up profile on ``pp`` ranks finds, were the costs measured."""
         longest = 5 * self.budget // 4
         step = longest // self.SAMPLES
         if step < 1:
@@ -214,7 +216,10 @@ class SglangChunks:
                 f"a chunk budget of {self.budget} tokens is too small for SGLang's {self.SAMPLES} profiled lengths",
                 remedy=f"give at least {-(-4 * self.SAMPLES // 5)} tokens",
             )
-        model = _fitted(self.cost, pp, [longest - i * step for i in range(1, self.SAMPLES)])
+        return _fitted(self.cost, pp, [longest - i * step for i in range(1, self.SAMPLES)])
+
+    def rule(self, model: Quadratic) -> SglangRule:
+        """The rule for a fitted model: a chunk takes as long as the budget does without prefix."""
         if model.a <= 0:
             raise InputError(
                 f"the time of a chunk does not grow quadratically (a = {model.a:.3g} s per token squared), "

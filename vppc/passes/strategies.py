@@ -67,9 +67,9 @@ PASS_NAMES = tuple(
 class Options:
     """What a strategy's passes are told; None means the default of the strategy.
 
-    ``chunk_size`` is the size of fixed chunks and the budget of dynamic ones, in tokens. ``split`` is the
-    layer range of every stage in stage order, or the name of a layer split. ``token_budget`` batches short prompts into chunks
-    of at most that many tokens. The last four are the dynamic policies'.
+    ``chunk_size`` is the size of fixed chunks and the budget of dynamic ones, in tokens. ``split`` names a
+    layer split; ``ranges`` gives the layers of every stage, in stage order, instead. ``token_budget`` batches short
+    prompts into chunks of at most that many tokens. The last four are the dynamic policies'.
     """
 
     strategy: str = "vpp-packed"
@@ -77,7 +77,8 @@ class Options:
     placement: str | None = None
     vp: int | None = None
     chunk_size: int = 8192
-    split: Ranges | str | None = None
+    split: str | None = None
+    ranges: Ranges | None = None
     max_in_flight: int | None = None
     max_resident_tokens: int | None = None
     max_buffers: int | None = None
@@ -92,14 +93,16 @@ def passes(options: Options, cost: CostModel) -> tuple[Pass, ...]:
     """The passes of a strategy, in order. Raises InputError for options that do not go together."""
     if options.strategy not in STRATEGIES:
         raise InputError(
-            f"unknown strategy {options.strategy!r}", place="--strategy", remedy=f"choose one of {', '.join(STRATEGIES)}"
+            f"unknown strategy {options.strategy!r}",
+            place="--strategy",
+            remedy=f"choose one of {', '.join(STRATEGIES)}",
         )
     placement, vp, ranks = layout_of(options)
     _check(options, placement)
     first: list[Pass] = [_chunking(options, cost)]
     if options.token_budget is not None:
         first.append(BatchPrompts(options.token_budget))
-    first.append(Layout(placement, vp, options.split))
+    first.append(Layout(placement, vp, options.split, options.ranges))
     return (*first, *_ordering(options, cost, ranks), InsertTransfers(cost), AllocateBuffers(cost, options.max_buffers))
 
 
@@ -113,9 +116,7 @@ def layout_of(options: Options) -> tuple[str, int, tuple[int, ...]]:
 def _chunking(options: Options, cost: CostModel) -> Pass:
     if options.strategy == "dcpp":
         smooth = 1.0 if options.smooth is None else options.smooth
-        return DcppChunks(
-            options.chunk_size, cost, page=options.page_size, smooth=smooth, min_chunk=options.min_chunk
-        )
+        return DcppChunks(options.chunk_size, cost, page=options.page_size, smooth=smooth, min_chunk=options.min_chunk)
     if options.strategy == "dcpp-sglang":
         smooth = 0.75 if options.smooth is None else options.smooth
         return SglangChunks(
