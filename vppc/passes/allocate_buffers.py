@@ -101,8 +101,6 @@ class _Pool:
 
     def allocate(self) -> Program:
         """The program rewritten to buffers of the pool."""
-        if len(set(self._buffers_written())) != self.program.buffers:
-            raise ValueError("allocate_buffers needs a buffer for every value")
         at, holds, free, starts = self.at, self.holds, self.free, self.starts
         code = self.code
         for index, (op, chunk, stage, x, y, z) in enumerate(self.program.rows()):
@@ -140,13 +138,6 @@ class _Pool:
             while self.postponed and self._has_spare(starts[index]):
                 self._post_next(min(self.postponed, key=lambda channel: self.postponed[channel][0][0]), starts[index])
         return replace(self.program, buffers=self.size, code=array("i", code))
-
-    def _buffers_written(self) -> list[int]:
-        return [
-            y if op == FORWARD else x
-            for op, _, _, x, y, _ in self.program.rows()
-            if (op == FORWARD and y >= 0) or op == RECV
-        ]
 
     def _take(self, now: float) -> int:
         """A buffer that may be written at ``now``, by the preferences of the module's docstring."""

@@ -37,9 +37,8 @@ class AsyncReorder:
 def quicker(schedule: Schedule, cost: CostModel, admission: Admission) -> Schedule:
     """``schedule`` with the list schedule, or with its own order if that is quicker; transfers overlapped."""
     costs = OpCosts.of(schedule, cost)
-    listed = list_schedule(schedule, costs, admission.gates(schedule))
+    listed, finish = list_schedule(schedule, costs, admission.gates(schedule))
     if schedule.order is None:
         return replace(schedule, order=listed)
     given = Order(schedule.order.ranks)
-    keep = timeline(schedule, costs, given).finish < timeline(schedule, costs, listed).finish
-    return replace(schedule, order=given if keep else listed)
+    return replace(schedule, order=given if timeline(schedule, costs, given).finish < finish else listed)

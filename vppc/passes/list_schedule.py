@@ -19,8 +19,8 @@ from vppc.ir.schedule import Order, Schedule
 _ASLEEP = float("inf")
 
 
-def list_schedule(schedule: Schedule, costs: OpCosts, gates: list[int]) -> Order:
-    """The order in which each rank runs its operations; O(operations x vp).
+def list_schedule(schedule: Schedule, costs: OpCosts, gates: list[int]) -> tuple[Order, float]:
+    """The order in which each rank runs its operations, and the seconds at which the last ends; O(operations x vp).
 
     Activations arrive a transfer after their stage ended, one transfer at a time on a channel. The DAG's prefix
     edges hold because each stage runs the chunks in order, its token edges because they are gates.
@@ -85,7 +85,7 @@ def list_schedule(schedule: Schedule, costs: OpCosts, gates: list[int]) -> Order
         if there < wake[peer]:
             wake[peer] = there
             heappush(queue, (there, peer))
-    return Order(tuple(map(tuple, orders)))
+    return Order(tuple(map(tuple, orders))), max(free)
 
 
 def _channel(ranks: tuple[int, ...], stage: int, pp: int) -> int:
