@@ -57,7 +57,7 @@ def makespan(schedule: Schedule, timing: Timing) -> float:
 def breakdown(schedule: Schedule, timing: Timing, costs: OpCosts) -> tuple[RankBreakdown, ...]:
     """Divide the makespan on every rank; n log n in the number of instructions."""
     total = makespan(schedule, timing)
-    posted = _both_ends_posted(schedule, timing)
+    posted = both_ends_posted(schedule, timing)
     transfers = _transfer_intervals(schedule, timing)
     return tuple(
         _rank_breakdown(schedule, timing, costs, rank, total, posted[rank], transfers[rank])
@@ -126,7 +126,7 @@ def _rank_breakdown(
     )
 
 
-def _both_ends_posted(schedule: Schedule, timing: Timing) -> list[list[float]]:
+def both_ends_posted(schedule: Schedule, timing: Timing) -> list[list[float]]:
     """``[rank][index]``: for an instruction that posts a transfer, when the transfer's later end is posted."""
     posted = [[0.0] * len(program) for program in schedule.programs]
     for channel, transfers in zip(schedule.channels, timing.transfers, strict=True):
