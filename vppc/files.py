@@ -1,0 +1,112 @@
+"""Files in and out: read whole, written whole or not at all, with one message when it fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TextIO
+
+from vppc.errors import InputError
+
+
+def source_name(path: str) -> str:
+    """How messages call an input file: ``-`` is stdin."""
+    return "stdin" if path == "-" else path
+
+
+def read_bytes(path: str) -> bytes:
+    """The bytes of a file, or of stdin for ``-``. Raises InputError when it cannot be read."""
+    try:
+        if path != "-":
+            with open(path, "rb") as stream:
+                return stream.read()
+        if sys.stdin is None:
+            raise InputError("cannot be read: it is closed", file="stdin")
+        return sys.stdin.buffer.read()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", file=source_name(path)) from None
+
+
+def read_text(path: str) -> str:
+    """The UTF-8 text of a file, or of stdin for ``-``, line ends as they are and without a byte order mark.
+
+    Raises InputError when it cannot be read or is not UTF-8.
+    """
+    data = read_bytes(path)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"byte 0x{error.object[error.start]:02x} is not UTF-8",
+            file=source_name(path),
+            place=f"line {line}",
+            remedy="save the file as UTF-8 text",
+        ) from None
+
+
+def write_text(path: str | None, text: str | Iterable[str]) -> None:
+    """Writes text, or its pieces, as UTF-8 to a file; ``None`` and ``-`` are stdout.
+
+    The file appears when it is complete: it is written beside and renamed, so that an error on the way leaves
+    what was there before. Devices and pipes, which cannot be replaced, are written directly. A reader of
+    stdout that goes away early (``head``) is no error. Raises InputError when it cannot be written.
+    """
+    pieces = (text,) if isinstance(text, str) else text
+    if path is None or path == "-":
+        _write_stdout(sys.stdout, pieces)
+        return
+    target = os.path.realpath(path)  # of a link, what it points to is replaced
+    try:
+        if os.path.exists(target) and not os.path.isfile(target):
+            with open(target, "w", encoding="utf-8", newline="") as stream:
+                stream.writelines(pieces)
+        elif not os.path.isdir(os.path.dirname(target)):
+            raise InputError(f"cannot be written: {os.path.dirname(target)} is not a folder", file=path)
+        else:
+            _replace(target, pieces)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror or error}", file=path) from None
+
+
+def _replace(target: str, pieces: Iterable[str]) -> None:
+    beside = os.path.join(os.path.dirname(target), f".vppc-{os.urandom(8).hex()}.tmp")
+    try:
+        with open(beside, "x", encoding="utf-8", newline="") as stream:
+            stream.writelines(pieces)
+        if os.path.exists(target):
+            shutil.copymode(target, beside)
+        os.replace(beside, target)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(beside)
+        raise
+
+
+def _write_stdout(stdout: TextIO | None, pieces: Iterable[str]) -> None:
+    if stdout is None:
+        raise InputError("cannot be written: it is closed", file="stdout")
+    try:
+        stdout.writelines(pieces)
+        stdout.flush()
+    except BrokenPipeError:
+        _discard(stdout)
+    except OSError as error:
+        _discard(stdout)
+        raise InputError(f"cannot be written: {error.strerror or error}", file="stdout") from None
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"cannot show {error.object[error.start : error.end]!a} in the encoding {error.encoding}",
+            file="stdout",
+            remedy="set PYTHONIOENCODING=utf-8, or write to a file with -o",
+        ) from None
+
+
+def _discard(stdout: TextIO) -> None:
+    # What is still buffered would fail again, loudly, when the interpreter flushes it at exit.
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, stdout.fileno())
+    os.close(devnull)

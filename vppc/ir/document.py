@@ -1,0 +1,263 @@
+"""The schedule and segment files: JSON text to a :class:`Schedule` or :class:`Segment`, and back.
+
+The reader refuses what is wrong by itself: not JSON, another version, a type, a range, a missing key. Whether
+two places of the file agree is for :mod:`vppc.ir.rules`. Unknown keys are carried along at every level and
+written back, so reading what was written gives the same schedule.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import fields
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from vppc.costs.document import parse_cost
+from vppc.errors import InputError
+from vppc.files import read_text, source_name
+from vppc.ir import schema
+from vppc.ir.instruction import Program
+from vppc.ir.instruction_json import Code, Notes, instructions_text, lift_instructions, parse_instructions
+from vppc.ir.schedule import Channel, Chunk, Json, Model, Part, Request, Schedule, Stage
+from vppc.ir.segment import Continuation, Segment
+from vppc.json_text import loads
+from vppc.validation import check_format, validate
+
+_SCHEDULE: TypeAdapter[schema.ScheduleHeader] = TypeAdapter(schema.ScheduleHeader)
+_SEGMENT: TypeAdapter[schema.SegmentHeader] = TypeAdapter(schema.SegmentHeader)
+
+
+def _known(kind: type) -> frozenset[str]:
+    return frozenset(field.name for field in fields(kind)) - {"extra"}
+
+
+_MODEL, _STAGE, _CHANNEL, _REQUEST, _PART, _CHUNK = map(_known, (Model, Stage, Channel, Request, Part, Chunk))
+_PROGRAM = frozenset(("rank", "buffers", "instructions"))
+_CONTINUATION = frozenset(("rank", "from", "instructions"))
+_TOP = frozenset(("format", "version", *(_known(Schedule) - {"order"})))
+_SEGMENT_TOP = frozenset(("format", "version", *_known(Segment)))
+
+
+def read_schedule(path: str) -> Schedule:
+    """The schedule in a file (``-`` is stdin). Raises InputError."""
+    return parse_schedule(read_text(path), source_name(path))
+
+
+def parse_schedule(text: str, file: str = "") -> Schedule:
+    """The schedule in a JSON text; ``file`` is for messages. Raises InputError."""
+    document = _load(text, file, schema.SCHEDULE, _SCHEDULE)
+    if "cost" in document:
+        parse_cost(document["cost"], file, "cost")
+    model = document["model"]
+    return Schedule(
+        strategy=document["strategy"],
+        model=Model(model["name"], model["layers"], _rest(model, _MODEL)),
+        pp=document["pp"],
+        vp=document["vp"],
+        stages=tuple(
+            Stage(each["stage"], each["rank"], tuple(each["layers"]), _rest(each, _STAGE))
+            for each in document["stages"]
+        ),
+        channels=tuple(
+            Channel(each["id"], each["src"], each["dst"], _rest(each, _CHANNEL)) for each in document["channels"]
+        ),
+        requests=_requests(document["requests"]),
+        chunks=_chunks(document["chunks"]),
+        programs=tuple(
+            Program(
+                each["rank"],
+                each["buffers"],
+                *_code(each["instructions"], file, f"programs[{index}].instructions"),
+                _rest(each, _PROGRAM),
+            )
+            for index, each in enumerate(document["programs"])
+        ),
+        extra=_rest(document, _TOP),
+    )
+
+
+def schedule_text(schedule: Schedule) -> Iterator[str]:
+    """The JSON text of a schedule with programs, in pieces: a line a stage, a chunk, an instruction.
+
+    The same schedule gives the same text. Raises InputError when unknown keys are nested too deeply.
+    """
+    s, model = schedule, schedule.model
+    yield f'{{\n"format": "{schema.SCHEDULE}", "version": {schema.VERSION}, "strategy": {_text(s.strategy)},\n'
+    yield f'"model": {_text({"name": model.name, "layers": model.layers, **model.extra})}, '
+    yield f'"pp": {s.pp}, "vp": {s.vp},\n'
+    yield from _list_text("stages", map(_stage_text, s.stages))
+    yield from _list_text("channels", map(_channel_text, s.channels))
+    yield from _list_text("requests", map(_request_text, s.requests))
+    yield from _list_text("chunks", map(_chunk_text, s.chunks))
+    yield from (f"{_text(key)}: {_text(value)},\n" for key, value in s.extra.items())
+    programs = (
+        _program_text(f'"rank": {each.rank}, "buffers": {each.buffers}', each.extra, each.code, each.notes)
+        for each in s.programs
+    )
+    yield from _programs_text(programs)
+
+
+def read_segment(path: str) -> Segment:
+    """The segment in a file (``-`` is stdin). Raises InputError."""
+    return parse_segment(read_text(path), source_name(path))
+
+
+def parse_segment(text: str, file: str = "") -> Segment:
+    """The segment in a JSON text; ``file`` is for messages. Raises InputError."""
+    document = _load(text, file, schema.SEGMENT, _SEGMENT)
+    return Segment(
+        sequence=document["sequence"],
+        previous=document["previous"],
+        requests=_requests(document["requests"]),
+        chunks=_chunks(document["chunks"]),
+        programs=tuple(
+            Continuation(
+                each["rank"],
+                each["from"],
+                *_code(each["instructions"], file, f"programs[{index}].instructions"),
+                _rest(each, _CONTINUATION),
+            )
+            for index, each in enumerate(document["programs"])
+        ),
+        extra=_rest(document, _SEGMENT_TOP),
+    )
+
+
+def segment_text(segment: Segment) -> Iterator[str]:
+    """The JSON text of a segment, in pieces, as :func:`schedule_text` writes a schedule."""
+    yield f'{{\n"format": "{schema.SEGMENT}", "version": {schema.VERSION}, '
+    yield f'"sequence": {segment.sequence}, "previous": {_text(segment.previous)},\n'
+    yield from _list_text("requests", map(_request_text, segment.requests))
+    yield from _list_text("chunks", map(_chunk_text, segment.chunks))
+    yield from (f"{_text(key)}: {_text(value)},\n" for key, value in segment.extra.items())
+    programs = (
+        _program_text(f'"rank": {each.rank}, "from": {each.start}', each.extra, each.code, each.notes)
+        for each in segment.programs
+    )
+    yield from _programs_text(programs)
+
+
+def digest(data: bytes) -> str:
+    """The digest of a schedule or segment file: the SHA-256 of its bytes, in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _load(text: str, file: str, name: str, shape: TypeAdapter[Any]) -> dict[str, Any]:
+    """The document in a text, checked but for its instructions.
+
+    Where all programs are ordinary, their ``instructions`` are parsed already: [rows].
+    """
+    skeleton, codes = lift_instructions(text)
+    if codes:
+        with suppress(InputError):  # for which the whole text has the place
+            document = _checked(loads(skeleton, in_place_of_nan=codes), "", name, shape)
+            lists = [each["instructions"] for each in document["programs"]]
+            if len(lists) == len(codes) and all(
+                len(each) == 1 and each[0] is code for each, code in zip(lists, codes, strict=True)
+            ):
+                return document
+    return _checked(loads(text, file), file, name, shape)
+
+
+def _checked(document: Any, file: str, name: str, shape: TypeAdapter[Any]) -> dict[str, Any]:
+    checked = check_format(document, name, schema.VERSION, file=file)
+    validate(shape, checked, file=file)
+    return checked
+
+
+def _code(instructions: list[Any], file: str, place: str) -> tuple[Code, Notes]:
+    if len(instructions) == 1 and isinstance(instructions[0], array):
+        return instructions[0], {}
+    return parse_instructions(instructions, file, place)
+
+
+def _requests(documents: list[Json]) -> tuple[Request, ...]:
+    return tuple(
+        Request(
+            each["id"],
+            each["prompt_tokens"],
+            each.get("cached_tokens", 0),
+            float(each.get("arrival", 0.0)),
+            _rest(each, _REQUEST),
+        )
+        for each in documents
+    )
+
+
+def _chunks(documents: list[Json]) -> tuple[Chunk, ...]:
+    return tuple(
+        Chunk(
+            tuple(
+                [
+                    Part(part["request"], part["start"], part["tokens"], part.get("decode", False), _rest(part, _PART))
+                    for part in each["parts"]
+                ]
+            ),
+            _rest(each, _CHUNK),
+        )
+        for each in documents
+    )
+
+
+def _rest(document: Json, known: frozenset[str]) -> Json:
+    return {} if document.keys() <= known else {key: document[key] for key in document if key not in known}
+
+
+def _text(value: Any) -> str:
+    try:
+        return json.dumps(value, allow_nan=False)
+    except RecursionError:
+        raise InputError("values are nested too deeply to be written", remedy="at most some hundred levels") from None
+
+
+def _list_text(key: str, items: Iterable[str]) -> Iterator[str]:
+    yield f'"{key}": ['
+    for index, item in enumerate(items):
+        yield f",\n  {item}" if index else f"\n  {item}"
+    yield "],\n"
+
+
+def _stage_text(stage: Stage) -> str:
+    return _text({"stage": stage.stage, "rank": stage.rank, "layers": stage.layers, **stage.extra})
+
+
+def _channel_text(channel: Channel) -> str:
+    return _text({"id": channel.id, "src": channel.src, "dst": channel.dst, **channel.extra})
+
+
+def _request_text(request: Request) -> str:
+    known = {"id": request.id, "prompt_tokens": request.prompt_tokens, "cached_tokens": request.cached_tokens}
+    return _text({**known, "arrival": request.arrival, **request.extra})
+
+
+def _chunk_text(chunk: Chunk) -> str:
+    return f'{{"parts": [{", ".join(map(_part_text, chunk.parts))}]{_more(chunk.extra)}}}'
+
+
+def _part_text(part: Part) -> str:
+    decode = ', "decode": true' if part.decode else ""
+    more = _more(part.extra)
+    return f'{{"request": {part.request}, "start": {part.start}, "tokens": {part.tokens}{decode}{more}}}'
+
+
+def _programs_text(programs: Iterable[Iterator[str]]) -> Iterator[str]:
+    yield '"programs": ['
+    for index, program in enumerate(programs):
+        yield ",\n" if index else "\n"
+        yield from program
+    yield "]\n}\n"
+
+
+def _program_text(head: str, extra: Json, code: Code, notes: Notes) -> Iterator[str]:
+    yield f'{{{head}{_more(extra)}, "instructions": ['
+    yield from instructions_text(code, notes)
+    yield "]}"
+
+
+def _more(extra: Json) -> str:
+    return f", {_text(extra)[1:-1]}" if extra else ""
