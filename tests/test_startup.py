@@ -1,5 +1,6 @@
 """The command line as a whole: help that says everything, and one message with the right status for every error."""
 
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import vppc
-from vppc.cli import COMMANDS
+from vppc.cli import COMMANDS, main
 from vppc.cli import vppc as vppc_group
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,15 +24,16 @@ DOCUMENTED = {
     "show": "FILE",
     "graph": "FILE -o",
     "simulate": "FILE --cost --json",
+    "model": "NAME|CONFIG --tp --ep --device --json -o",
     "convert": "FILE -o",
     "schema": "-o",
 }
 
 
-def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """``vppc ARGUMENTS`` as a process of its own."""
     command = [sys.executable, "-m", "vppc", *arguments]
-    return subprocess.run(command, cwd=ROOT, input=stdin, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def command(name: str) -> click.Command:
@@ -98,13 +100,23 @@ BAD = {
 
 
 @pytest.mark.parametrize(("arguments", "named"), BAD.values(), ids=list(BAD))
-def test_bad_usage_is_one_message_and_status_2(arguments: list[str], named: str) -> None:
-    shown = run(*arguments, stdin="not JSON")
-    assert shown.returncode == 2
-    assert shown.stdout == ""
-    assert named in shown.stderr
-    messages = [line for line in shown.stderr.splitlines() if line.startswith(("vppc: ", "Error: "))]
-    assert len(messages) == 1
+def test_bad_usage_is_one_message_and_status_2(
+    arguments: list[str], named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"not JSON")))
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    shown = capsys.readouterr()
+    assert stopped.value.code == 2
+    assert shown.out == ""
+    assert named in shown.err
+    assert len([line for line in shown.err.splitlines() if line.startswith(("vppc: ", "Error: "))]) == 1
+
+
+def test_the_process_ends_with_the_status_and_without_a_traceback() -> None:
+    shown = run("verify", MISSING)
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert shown.stderr.startswith(f"vppc: {MISSING}: ")
     assert "Traceback" not in shown.stderr
 
 
