@@ -7,6 +7,7 @@ are narrower than a column share it: it shows how busy it is, as the height of a
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,9 @@ ASCII = Glyphs("-", "=", "|", "|", ".", "~", "_oO@", "-", "+")
 
 _TINTS = ((24, 117), (94, 222), (22, 114), (54, 183), (23, 80), (88, 217))
 """For every request in turn: the colours, of the 256 that terminals have, of even sweeps (dark) and odd (light)."""
+_LISTED = 8
+"""So many requests are named."""
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _ON_DARK, _ON_LIGHT, _FAINT, _WARNING = 231, 16, 244, 208
 
 
@@ -74,7 +78,7 @@ class _Lane:
 
     @property
     def finest(self) -> float:
-        return 1.0 if 4 * len(self.blocks) <= len(self.busy) else 2.0
+        return 0.75 if 4 * len(self.blocks) <= len(self.busy) else 2.0
 
     @property
     def crowded(self) -> bool:
@@ -221,29 +225,41 @@ class _Drawing:
         fills = zip((glyphs.even, glyphs.odd), _TINTS[0], (sweeps[::2], sweeps[1::2]), strict=True)
         keys = ["blocks: chunk.stage"]
         keys += [f"{self._swatch(fill, tint)} {', '.join(names)}" for fill, tint, names in fills if names]
-        yield "   ".join([*keys, f"{glyphs.bubble} bubble", f"{glyphs.exposed} exposed transfer"])
+        keys += [f"{glyphs.bubble} bubble", f"{glyphs.exposed} exposed transfer"]
         if crowded:
-            bars = f"{glyphs.bars[0]} to {glyphs.bars[-1]} how busy"
-            yield f"{bars}   in, out: the newest chunk in the first stage, and through the last"
+            keys += [
+                f"{glyphs.bars[0]} to {glyphs.bars[-1]} how busy",
+                "in: newest chunk begun",
+                "out: newest chunk done",
+            ]
+        yield from self._folded(keys, "   ")
 
     def _requests(self) -> Iterator[str]:
-        """Which chunks belong to which request, when there are several: as many as fit on a line."""
+        """Which chunks belong to which request, when there are several; many requests are cut."""
         spans: dict[int, tuple[int, int]] = {}
         for index, chunk in enumerate(self.schedule.chunks):
             for part in chunk.parts:
                 spans[part.request] = (spans.get(part.request, (index, index))[0], index)
         if len(spans) < 2:
             return
-        room = self.width - len("requests in chunks: and 1,000,000 more")
-        names = []
-        for request, (first, last) in spans.items():
+        names = ["requests in chunks:"]
+        for request, (first, last) in list(spans.items())[:_LISTED]:
             name = f"{_printable(self.schedule.requests[request].id)} {first}-{last}"
-            room -= len(name) + 4
-            if room < 0:
-                break
             names.append(f"{self._swatch('', _TINTS[request % len(_TINTS)][0])} {name}" if self.color else name)
-        more = f" and {count(len(spans) - len(names))} more" if len(names) < len(spans) else ""
-        yield f"requests in chunks: {', '.join(names)}{more}"
+        if len(spans) > _LISTED:
+            names.append(f"and {count(len(spans) - _LISTED)} more")
+        yield from self._folded(names, "  ")
+
+    def _folded(self, texts: Iterable[str], gap: str) -> Iterator[str]:
+        """The texts on as few lines as they fit."""
+        line = ""
+        for text in texts:
+            longer = f"{line}{gap}{text}" if line else text
+            if line and len(_ESCAPE.sub("", longer)) > self.width:
+                yield line
+                longer = text
+            line = longer
+        yield line
 
     def _swatch(self, fill: str, tint: int) -> str:
         return self._styled(" ", tint, tint) if self.color else fill
