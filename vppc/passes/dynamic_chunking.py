@@ -169,8 +169,7 @@ class DcppChunks:
     def profile(self, pp: int) -> Quadratic:
         """What the start-up profile on ``pp`` ranks finds, were the costs measured."""
         require_positive("chunk budget", self.budget)
-        lengths = [self.budget * step // self.SAMPLES for step in range(self.SAMPLES, 0, -1)]
-        return _fitted(self.cost, pp, [n for n in lengths if n > 0])
+        return _fitted(self.cost, pp, [self.budget * step // self.SAMPLES for step in range(self.SAMPLES, 0, -1)])
 
     def rule(self, model: Quadratic) -> DcppRule:
         """The rule for a fitted model: a chunk takes as long as the budget does without prefix."""
