@@ -35,14 +35,18 @@ def read_text(path: str) -> str:
 
     Raises InputError when it cannot be read or is not UTF-8.
     """
-    data = read_bytes(path)
+    return decode(read_bytes(path), source_name(path))
+
+
+def decode(data: bytes, file: str = "") -> str:
+    """The text of a file's bytes, as :func:`read_text` gives it. Raises InputError when it is not UTF-8."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InputError(
             f"byte 0x{error.object[error.start]:02x} is not UTF-8",
-            file=source_name(path),
+            file=file,
             place=f"line {line}",
             remedy="save the file as UTF-8 text",
         ) from None

@@ -1,8 +1,8 @@
 """What must hold for a schedule: the rules, each with a code, and whether a given one keeps them.
 
 ``docs/rules.md`` shows a bad example of each. Rules are judged in levels: what the header, the requests and
-the chunks say; each instruction by itself; how the ends of the channels meet; what the buffers hold; whether
-the ranks always go on; and at last what else the file claims. A fault of one level makes the next meaningless, so
+the chunks say; each instruction by itself; whether one is missing; how the ends of the channels meet; what the
+buffers hold; whether the ranks always go on; and at last what else the file claims. A fault of one level makes the next meaningless, so
 only those of the lowest level are shown.
 
 ========================  =====================================================

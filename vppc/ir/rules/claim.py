@@ -10,7 +10,7 @@ from typing import Any
 from vppc.analysis.deadlock import Track
 from vppc.errors import InputError
 from vppc.ir.instruction import FORWARD, WIDTH
-from vppc.ir.rules.explain import excerpt, name, place, row_of
+from vppc.ir.rules.explain import excerpt, name, row_of
 from vppc.ir.rules.program import Tape
 from vppc.ir.rules.registry import Report
 
@@ -97,7 +97,7 @@ def _report_early(here: str, tape: Tape, wait: int, peer: Tape, post: int, repor
     report.add(
         "X1",
         here,
-        f"rank {tape.rank} passes {place(tape.rank, wait)} before rank {peer.rank} has posted {what}",
+        f"rank {tape.rank} passes its instruction {wait} before rank {peer.rank} has posted {what}",
         "prove the schedule again; this certificate belongs to another",
         excerpt(tape, wait),
     )

@@ -10,7 +10,7 @@ from vppc.ir.rules.registry import Report
 def check_done(tape: Tape, report: Report) -> None:
     """Judge what a rank's list leaves open (rules P4, P11, P13 and B6)."""
     rank = f"programs[{tape.rank}].instructions (rank {tape.rank})"
-    for stage, todo in enumerate(tape.todo):
+    for stage, todo in tape.todo.items():
         chunk = todo.find(1)
         while chunk >= 0:
             report.add("P4", rank, f"FORWARD c{chunk} s{stage} is missing", "add it, behind what it reads")

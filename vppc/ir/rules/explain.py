@@ -104,14 +104,14 @@ class _Case:
         if content < FREE:
             transfer = _transfer_of(self.tape, buffer)
             posted = f"{name(row_of(self.tape, transfer))} (instruction {transfer})"
-            remedy = f"put WAIT {transfer} before it"
             if content == ~value and row_of(self.tape, transfer)[0] == RECV:
-                self.add("B3", f"reads b{buffer}, but nothing has waited for {posted} that fills it", remedy)
+                problem = f"reads b{buffer}, but nothing has waited for {posted} that fills it"
+                self.add("B3", problem, f"put WAIT {transfer} before it")
                 return
             has = f"is in use by {posted}"
         else:
             has = "is empty" if content == FREE else f"holds {self.words(content)}"
-            remedy = f"first write {self.words(value)} to b{buffer}, by a FORWARD or a RECV"
+        remedy = f"first write {self.words(value)} to b{buffer}, by a FORWARD or a RECV"
         if value in self.tape.holds:
             remedy = f"use b{self.tape.holds.index(value)}, which holds it"
         self.add("B2", f"reads {self.words(value)} from b{buffer}, which {has}", remedy)
@@ -128,12 +128,17 @@ class _Case:
                 f"put WAIT {transfer} before it, or write another buffer",
             )
         if content > 0 and content not in tape.lost:
-            writer = tape.since[buffer]
-            self.add(
-                "B4",
-                f"writes b{buffer}, which still holds {self.words(content)} (instruction {writer}), not read yet",
-                "write another buffer, or read that value first",
-            )
+            if self.row[0] == FORWARD and buffer == self.row[3]:
+                problem, remedy = (
+                    f"writes its own `in` b{buffer}",
+                    "write another buffer: `in` is free only after `out` is written",
+                )
+            else:
+                problem = (
+                    f"writes b{buffer}, which still holds {self.words(content)} (instruction {tape.since[buffer]})"
+                )
+                remedy = "write another buffer, or read that value first"
+            self.add("B4", problem, remedy)
             tape.lost.add(content)
         if content > 0 or content == FREE:
             tape.since[buffer] = self.index
@@ -206,13 +211,13 @@ def _send(case: _Case) -> None:
     tape.flight[case.index] = tape.spare
     if not case.exists():
         return
-    _check_route(case, tape.send_to[stage], "to")
+    _check_route(case, tape.send_to.get(stage, -1), "to")
     port = tape.outgoing.get(z)
     if port is None or port[0] != y:
         case.add(
             "P8", f"uses channel {z}, which does not lead from rank {tape.rank} to rank {y}", _channels(case, "to")
         )
-    elif tape.send_to[stage] == y:
+    elif tape.send_to.get(stage) == y:
         port[1](case.value + 1)
         port[2](case.index)
     if case.reads(x, case.value + 1):
@@ -226,13 +231,13 @@ def _recv(case: _Case) -> None:
     tape.flight[case.index] = tape.spare
     if not case.exists():
         return
-    _check_route(case, tape.recv_from[stage], "from")
+    _check_route(case, tape.recv_from.get(stage, -1), "from")
     port = tape.incoming.get(z)
     if port is None or port[0] != y:
         case.add(
             "P8", f"uses channel {z}, which does not lead from rank {y} to rank {tape.rank}", _channels(case, "from")
         )
-    elif tape.recv_from[stage] == y:
+    elif tape.recv_from.get(stage) == y:
         port[1](case.value)
         port[2](case.index)
     if case.writes(x, case.value):

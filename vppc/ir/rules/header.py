@@ -19,7 +19,7 @@ def check_header(schedule: Schedule, report: Report) -> None:
 
 def _check_stages(schedule: Schedule, report: Report) -> None:
     stages, pp, vp = schedule.stages, schedule.pp, schedule.vp
-    if len(stages) != pp * vp:
+    if len(stages) != pp * vp or not stages:
         report.add(
             "S1",
             "stages",
@@ -34,12 +34,11 @@ def _check_stages(schedule: Schedule, report: Report) -> None:
                 f"is numbered {stage.stage}",
                 f"list the stages in the order a chunk visits them; this one is number {index}",
             )
-    counts = Counter(stage.rank for stage in stages)
-    for rank, count in sorted(counts.items()):
-        if not 0 <= rank < pp:
-            place = f"stages[{schedule.stage_ranks.index(rank)}].rank"
-            report.add("S2", place, f"rank {rank} does not exist", f"name a rank below pp {pp}")
-        elif count != vp:
+        if not 0 <= stage.rank < pp:
+            place = f"stages[{index}].rank"
+            report.add("S2", place, f"rank {stage.rank} does not exist", f"name a rank below pp {pp}")
+    for rank, count in sorted(Counter(stage.rank for stage in stages).items()):
+        if 0 <= rank < pp and count != vp:
             report.add("S2", "stages", f"rank {rank} holds {count} stages, not vp {vp}", f"give each rank {vp}")
 
 

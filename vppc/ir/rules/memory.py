@@ -83,8 +83,7 @@ def _kv_by_chunk(prompts: Prompts) -> tuple[list[int], list[int]]:
 
 
 def _peak_kv(tape: Tape, grows: list[int], shrinks: list[int]) -> int:
-    mine = [stage for stage, rank in enumerate(tape.stage_ranks) if rank == tape.rank]
-    first, last = mine[0], mine[-1]
+    first, last = min(tape.todo), max(tape.todo)
     now = peak = 0
     code = tape.code
     for op, chunk, stage in zip(code[::WIDTH], code[1::WIDTH], code[2::WIDTH], strict=True):

@@ -50,58 +50,43 @@ class Pipe:
 class Tape:
     """What the scan knows of a rank.
 
-    ``todo[stage][chunk]`` is 1 while that FORWARD is to run here, ``unsampled[chunk]`` while that SAMPLE is.
-    ``holds[b]`` is the content of buffer b (see :data:`FREE`) and ``since[b]`` the instruction that wrote it.
-    ``partner[i]`` is the peer's instruction that the transfer posted by instruction i meets, or -1.
-    ``flight`` maps a transfer not waited for to its buffer b, to ``~b`` if it is a SEND. ``waits`` are the WAITs,
-    and ``ends[i]`` is the instruction that frees what instruction i wrote, or 0. ``lost`` are the values that a
-    finding was about: what else goes wrong with them is its consequence. All rows end with a 0, or with no
-    value, for index -1 and the index behind the end.
+    ``todo[stage][chunk]`` is 1 while that FORWARD is to run here; only stages of this rank are in it.
+    ``unsampled[chunk]`` is 1 while that SAMPLE is. ``holds[b]`` is the content of buffer b (see :data:`FREE`)
+    and ``since[b]`` the instruction that wrote it. ``send_to[stage]`` and ``recv_from[stage]`` are the ranks that
+    a stage's output goes to and its input comes from, if that is another rank. ``flight`` maps a transfer not
+    waited for to its buffer b, to ``~b`` if it is a SEND. ``waits`` are the WAITs, ``ends[i]`` is the instruction
+    that frees what instruction i wrote, or 0, and ``partner[i]`` the peer's instruction that the transfer posted
+    by instruction i meets, or -1. ``lost`` are the values that a finding was about: what else goes wrong with
+    them is its consequence. Rows end with a 0, for index -1 and the index behind the end.
     """
 
     rank: int
-    buffers: int
     schedule: Schedule
     prompts: Prompts
-    todo: list[bytearray]
-    unsampled: bytearray
-    send_to: list[int]
-    recv_from: list[int]
-    outgoing: dict[int, Port]
-    incoming: dict[int, Port]
     holds: list[int]
     since: list[int]
+    todo: dict[int, bytearray] = field(default_factory=dict)
+    unsampled: bytearray = field(default_factory=lambda: bytearray(_NONE))
+    send_to: dict[int, int] = field(default_factory=dict)
+    recv_from: dict[int, int] = field(default_factory=dict)
+    outgoing: dict[int, Port] = field(default_factory=dict)
+    incoming: dict[int, Port] = field(default_factory=dict)
     code: array[int] = field(default_factory=lambda: array("i"))
     ends: array[int] = field(default_factory=lambda: array("i"))
     partner: array[int] = field(default_factory=lambda: array("i"))
-    flight: dict[int, int] = field(default_factory=dict)
     waits: array[int] = field(default_factory=lambda: array("i"))
+    flight: dict[int, int] = field(default_factory=dict)
     lost: set[int] = field(default_factory=set)
-
-    @classmethod
-    def of(cls, schedule: Schedule, rank: int, pipes: Sequence[Pipe], prompts: Prompts) -> Tape:
-        """The tape of a rank of ``schedule`` that has run nothing."""
-        buffers = schedule.programs[rank].buffers
-        around = [-1, *schedule.stage_ranks, -1]
-        return cls(
-            rank,
-            buffers,
-            schedule,
-            prompts,
-            todo=[bytearray(_NONE) for _ in around[1:]],
-            unsampled=bytearray(_NONE),
-            send_to=[_other(rank, here, there) for here, there in pairwise(around[1:])] + [-1],
-            recv_from=[_other(rank, here, there) for there, here in pairwise(around)],
-            outgoing={p.id: (p.dst, p.sent.append, p.sent_at.append) for p in pipes if p.src == rank},
-            incoming={p.id: (p.src, p.received.append, p.received_at.append) for p in pipes if p.dst == rank},
-            holds=[FREE] * buffers + [0, FREE, 0],
-            since=[0] * (buffers + 2),
-        )
 
     @property
     def stage_ranks(self) -> tuple[int, ...]:
         """The rank of every stage."""
         return self.schedule.stage_ranks
+
+    @property
+    def buffers(self) -> int:
+        """How many buffers the rank has."""
+        return len(self.since) - 2
 
     @property
     def spare(self) -> int:
@@ -111,9 +96,8 @@ class Tape:
     def expect(self, first: int) -> None:
         """The chunks from number ``first`` on are to run and to be sampled."""
         samples = self.prompts.samples[first:]
-        for stage, rank in enumerate(self.stage_ranks):
-            if rank == self.rank:
-                self.todo[stage][-1:] = b"\1" * len(samples) + _NONE
+        for row in self.todo.values():
+            row[-1:] = b"\1" * len(samples) + _NONE
         if self.stage_ranks[-1] == self.rank:
             self.unsampled[-1:] = samples + _NONE
 
@@ -130,9 +114,23 @@ class Tape:
         return len(self.code) // WIDTH
 
 
-def _other(rank: int, here: int, there: int) -> int:
-    """``there`` if an edge between a stage on ``here`` and one on ``there`` leaves this rank, else -1."""
-    return there if here == rank != there else -1
+def blank_tapes(schedule: Schedule, pipes: Sequence[Pipe], prompts: Prompts) -> list[Tape]:
+    """The tapes of all ranks of a schedule, with nothing on them."""
+    tapes = [
+        Tape(program.rank, schedule, prompts, [FREE] * program.buffers + [0, FREE, 0], [0] * (program.buffers + 2))
+        for program in schedule.programs
+    ]
+    ranks = schedule.stage_ranks
+    for stage, rank in enumerate(ranks):
+        tapes[rank].todo[stage] = bytearray(_NONE)
+    for stage, (src, dst) in enumerate(pairwise(ranks)):
+        if src != dst:
+            tapes[src].send_to[stage] = dst
+            tapes[dst].recv_from[stage + 1] = src
+    for pipe in pipes:
+        tapes[pipe.src].outgoing[pipe.id] = (pipe.dst, pipe.sent.append, pipe.sent_at.append)
+        tapes[pipe.dst].incoming[pipe.id] = (pipe.src, pipe.received.append, pipe.received_at.append)
+    return tapes
 
 
 def accept(tape: Tape, rows: Iterator[Row], index: int) -> int:

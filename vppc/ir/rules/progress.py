@@ -32,7 +32,11 @@ def check_progress(progress: Progress, tapes: Sequence[Tape], report: Report) ->
 def _report_cycle(cycle: list[Blocked], tapes: Sequence[Tape], report: Report, *, eagerly: bool) -> None:
     first = cycle[0]
     who = f"ranks {first.rank} and {cycle[1].rank}" if len(cycle) == 2 else f"{len(cycle)} ranks"
-    semantics = "even when sends complete alone (eager)" if eagerly else "when a transfer needs both ends (rendezvous)"
+    semantics = (
+        "even when sends complete alone (eager)"
+        if eagerly
+        else "when a transfer needs both ends (rendezvous), not when sends complete alone"
+    )
     links = [_link(each, behind, tapes) for each, behind in zip(cycle, [*cycle[1:], first], strict=True)]
     report.add(
         "D1" if eagerly else "D2",

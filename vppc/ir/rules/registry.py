@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from vppc.errors import Finding
 
-HEADER, PROGRAM, MATCH, DATA, PROGRESS, CLAIM = range(6)
+HEADER, PROGRAM, WHOLE, MATCH, DATA, PROGRESS, CLAIM = range(7)
 """Levels. What breaks a rule makes the rules of higher levels meaningless, so only the lowest level is shown."""
 
 SHOWN = 20
@@ -45,7 +45,7 @@ RULES: Mapping[str, Rule] = {
     "P1": Rule(PROGRAM, "an instruction names a chunk and a stage that exist"),
     "P2": Rule(PROGRAM, "a FORWARD runs on the rank that holds its stage"),
     "P3": Rule(PROGRAM, "no FORWARD runs twice"),
-    "P4": Rule(PROGRAM, "every stage runs on every chunk"),
+    "P4": Rule(WHOLE, "every stage runs on every chunk"),
     "P5": Rule(PROGRAM, "a FORWARD has no `in` at stage 0, and one at every other stage"),
     "P6": Rule(PROGRAM, "a FORWARD has no `out` only at the last stage of a chunk that makes no token"),
     "P7": Rule(
@@ -54,11 +54,11 @@ RULES: Mapping[str, Rule] = {
     "P8": Rule(PROGRAM, "a SEND or RECV uses a channel that leads to, or comes from, its peer"),
     "P9": Rule(PROGRAM, "a WAIT names an earlier SEND or RECV of its list"),
     "P10": Rule(PROGRAM, "no SEND or RECV is waited for twice"),
-    "P11": Rule(PROGRAM, "every SEND and RECV is waited for"),
+    "P11": Rule(WHOLE, "every SEND and RECV is waited for"),
     "P12": Rule(
         PROGRAM, "a SAMPLE runs once a chunk in which a prompt ends or a request decodes, on the last stage's rank"
     ),
-    "P13": Rule(PROGRAM, "every chunk in which a prompt ends or a request decodes has its SAMPLE"),
+    "P13": Rule(WHOLE, "every chunk in which a prompt ends or a request decodes has its SAMPLE"),
     "B1": Rule(PROGRAM, "buffer numbers are below `buffers`"),
     "C4": Rule(MATCH, "every channel is used"),
     "C5": Rule(MATCH, "every SEND meets a RECV, and every RECV a SEND"),

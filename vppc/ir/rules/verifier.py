@@ -13,7 +13,7 @@ from vppc.ir.rules.closing import check_done
 from vppc.ir.rules.explain import explain
 from vppc.ir.rules.header import check_header
 from vppc.ir.rules.memory import check_capacity, check_limits
-from vppc.ir.rules.program import Pipe, Tape, accept
+from vppc.ir.rules.program import Pipe, Tape, accept, blank_tapes
 from vppc.ir.rules.progress import check_progress
 from vppc.ir.rules.prompts import Prompts
 from vppc.ir.rules.registry import Report
@@ -43,7 +43,7 @@ class Verifier:
         self.prompts.add(schedule.requests, schedule.chunks, self._report)
         self._readable = not self._report
         if self._readable:
-            self.tapes = [Tape.of(schedule, rank, self._pipes, self.prompts) for rank in range(schedule.pp)]
+            self.tapes = blank_tapes(schedule, self._pipes, self.prompts)
             self._scan(0, [program.code for program in schedule.programs])
         self._progress = Progress([Track(tape.code, tape.waits, tape.partner) for tape in self.tapes])
 

@@ -1,0 +1,70 @@
+"""``vppc verify``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from vppc.errors import CheckFailed, Finding, InputError
+from vppc.files import decode, read_bytes, source_name, write_text
+from vppc.ir.document import digest, parse_schedule, parse_segment
+from vppc.ir.rules import RULES, Verifier
+from vppc.ir.rules.memory import peak_buffers, peak_kv_tokens
+from vppc.json_text import dumps
+
+
+@click.command(name="verify")
+@click.argument("file", metavar="FILE")
+@click.argument("segments", metavar="[SEGMENT]...", nargs=-1)
+@click.option("--open", "is_open", is_flag=True, help="More segments will follow: things may be left unfinished.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: proven, findings, and the peaks of each rank.")
+def command(file: str, segments: tuple[str, ...], is_open: bool, as_json: bool) -> None:
+    """Prove that a schedule FILE (- is stdin), followed by its SEGMENTs, cannot hang or mix up data.
+
+    Checks every rule of the format: stages and layers, coverage of the prompts, KV order, buffers, transfers,
+    and progress both when sends complete alone and when a transfer needs both ends. A certificate in the file
+    is checked too. What is wrong goes to stderr, one finding a rule and place, with exit status 1.
+    """
+    verifier = _read(file, segments)
+    try:
+        findings = verifier.findings(closed=not is_open)
+    except InputError as error:
+        raise error.in_file(source_name(file)) from None
+    if as_json:
+        write_text(None, dumps(_summary(verifier, findings, is_open)) + "\n")
+    if findings:
+        raise CheckFailed(findings, file=" + ".join(map(source_name, (file, *segments))))
+    if not as_json:
+        write_text(None, _sentence(verifier, file, segments, is_open) + "\n")
+
+
+def _read(file: str, segments: Sequence[str]) -> Verifier:
+    data = read_bytes(file)
+    verifier = Verifier(parse_schedule(decode(data, source_name(file)), source_name(file)), digest(data))
+    for path in segments:
+        data = read_bytes(path)
+        verifier.extend(parse_segment(decode(data, source_name(path)), source_name(path)), digest(data))
+    return verifier
+
+
+def _summary(verifier: Verifier, findings: Sequence[Finding], is_open: bool) -> dict[str, Any]:
+    proven: dict[str, Any] = {"proven": not findings, "open": is_open, "ranks": verifier.schedule.pp}
+    if not findings:
+        proven["instructions"] = [len(tape) for tape in verifier.tapes]
+        proven["peak_buffers"] = [peak_buffers(tape) for tape in verifier.tapes]
+        proven["peak_kv_tokens"] = peak_kv_tokens(verifier.tapes, verifier.prompts)
+    proven["findings"] = [{**asdict(finding), "rule": RULES[finding.code].statement} for finding in findings]
+    return proven
+
+
+def _sentence(verifier: Verifier, file: str, segments: Sequence[str], is_open: bool) -> str:
+    tapes = verifier.tapes
+    behind = f" + {len(segments)} segment{'s' if len(segments) > 1 else ''}" if segments else ""
+    return (
+        f"{source_name(file)}{behind}: proven{' so far' if is_open else ''}: {sum(map(len, tapes)):,} instructions on "
+        f"{len(tapes)} rank{'s' if len(tapes) > 1 else ''}, no deadlock (eager and rendezvous), "
+        f"peak buffers {max(map(peak_buffers, tapes))}, peak KV {max(peak_kv_tokens(tapes, verifier.prompts)):,} tokens"
+    )
