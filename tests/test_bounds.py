@@ -83,7 +83,19 @@ class TestClosedForms:
         assert lower_bound(schedule, costs([1, 2, 4, 8, 16, 32], [0.5])).seconds == 63 + 4 * 0.5
 
 
+    def test_a_decode_waits_for_the_token_before_it(self) -> None:
+        schedule = shape([0, 1, 0], [[Part(0, 0, 1)], [Part(0, 1, 1, decode=True)]])
+        heads, tails = longest_paths(schedule, costs([1, 2, 3, 4, 5, 6], [0.5, 0.25]), Dag.of(schedule))
+        assert heads == [0, 1.5, 4, 7, 11.25, 16.5]
+        assert tails == [21.5, 19, 15.5, 11.5, 6.25, 0]
+
+
 class TestWhatBinds:
+    def test_early_work_that_nothing_follows_is_left_out(self) -> None:
+        """Request 0 could start first, but after requests 1 and 2, from 1 on, 10 s follow on other ranks."""
+        schedule = shape([0, 1, 2], [[Part(r, 0, 1)] for r in range(3)], [0.0, 1.0, 1.0])
+        assert lower_bound(schedule, costs([3, 0, 0] + [10, 5, 5] * 2, [0] * 3)) == LowerBound("rank 0", 1, 20, 10)
+
     def test_a_slow_channel(self) -> None:
         """Three transfers of 10 on one channel, from 1 on, and the last chunk's second stage after them."""
         schedule = one_prompt([0, 1], 3)
@@ -134,7 +146,7 @@ class TestAgainstOracles:
     @settings(max_examples=60)
     @given(RANDOMS)
     def test_it_is_the_best_over_all_sets_of_operations_of_a_rank_or_channel(self, rng: Random) -> None:
-        schedule = random_shape(rng, max_ranks=2, max_stages=4, max_chunks=3)
+        schedule = random_shape(rng, max_ranks=3, max_stages=4, max_chunks=4)
         prices = random_costs(rng, schedule)
         stages, ranks = len(schedule.stages), schedule.stage_ranks
         heads, tails = longest_paths(schedule, prices, Dag.of(schedule))

@@ -79,7 +79,7 @@ def first_tokens(schedule: Schedule, timing: Timing) -> tuple[float | None, ...]
     for chunk, when in sampled.items():
         for part in schedule.chunks[chunk].parts:
             request = schedule.requests[part.request]
-            if not part.decode and part.end == request.prompt_tokens:
+            if part.end == request.prompt_tokens:  # a decode part lies behind the prompt
                 tokens[part.request] = when - request.arrival
     return tuple(tokens)
 
@@ -111,7 +111,7 @@ def _rank_breakdown(
                 exposed += end - begin
                 exposures.append((begin, end))
     if launch is None:
-        launch = total - exposed
+        launch = total
     launch = max(0.0, launch)  # a difference that is nothing may round to less
     free = max(0.0, total - busy - exposed - launch)
     return RankBreakdown(

@@ -25,9 +25,11 @@ def command(file: str, cost_file: str | None, as_json: bool) -> None:
     """Price a schedule FILE (- is stdin): makespan, bound, TTFT, and where each rank's time goes.
 
     \b
-    bubble           launch stall + free, as a share of the makespan
-    exposed transfer a rank waits for a transfer that both ends have posted
-    hidden transfer  transfers beside compute or bubble, which cost nothing
+    efficiency        the work of the unchunked prompts over all ranks, to the makespan
+    lower bound       no order of these chunks on these stages is quicker
+    exposed transfer  waiting for a transfer that both its ends have posted
+    launch stall      waiting for the first input; with free, the bubble
+    hidden transfer   transfers beside everything else
     """
     schedule = read_schedule(file)
     findings = check(schedule)
