@@ -86,7 +86,7 @@ def command(
             lines += programs(schedule, ranks, None if everything else LISTED)
         if drawing and run is not None:
             glyphs = UNICODE if not plain and _encodable("".join(astuple(UNICODE))) else ASCII
-            drawn = timeline(schedule, run.timing, width=width or _columns(), color=_colored(color), glyphs=glyphs)
+            drawn = timeline(schedule, run.timing, width=width or _columns(), color=wants_color(color), glyphs=glyphs)
             lines.append(drawn)
         elif drawing and not findings:
             lines.append("no timeline: no costs are embedded; give --cost FILE")
@@ -137,7 +137,7 @@ def _columns() -> int:
     return shutil.get_terminal_size((100, 24)).columns
 
 
-def _colored(color: str) -> bool:
+def wants_color(color: str) -> bool:
     """Colour as asked for; by itself on a terminal that can, unless NO_COLOR is set (https://no-color.org)."""
     if color != "auto":
         return color == "always"
