@@ -82,7 +82,6 @@ class TestClosedForms:
         schedule = one_prompt([0, 1, 2, 2, 1, 0], 1)
         assert lower_bound(schedule, costs([1, 2, 4, 8, 16, 32], [0.5])).seconds == 63 + 4 * 0.5
 
-
     def test_a_decode_waits_for_the_token_before_it(self) -> None:
         schedule = shape([0, 1, 0], [[Part(0, 0, 1)], [Part(0, 1, 1, decode=True)]])
         heads, tails = longest_paths(schedule, costs([1, 2, 3, 4, 5, 6], [0.5, 0.25]), Dag.of(schedule))
