@@ -149,11 +149,15 @@ class Program:
             return [self[i] for i in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
             raise IndexError(index)
-        start = index % len(self) * WIDTH
-        return view(self.code[start : start + WIDTH])
+        return view(self.row(index % len(self)))
 
     def __iter__(self) -> Iterator[Instruction]:
         return map(view, self.rows())
+
+    def row(self, index: int) -> Row:
+        """One instruction as a plain integer tuple; ``index`` is not negative."""
+        op, chunk, stage, x, y, z = self.code[index * WIDTH : index * WIDTH + WIDTH]
+        return op, chunk, stage, x, y, z
 
     def rows(self) -> Iterator[Row]:
         """The instructions as plain integer tuples, the fast way to walk a program."""

@@ -46,21 +46,19 @@ class Pass(Protocol):
 
 
 STRATEGIES = ("cpp", "dcpp", "dcpp-sglang", "vpp", "vpp-async", "vpp-packed")
-PASS_NAMES = tuple(
-    p.name
-    for p in (
-        FixedChunks,
-        DcppChunks,
-        SglangChunks,
-        BatchPrompts,
-        Layout,
-        StepOrder,
-        AsyncReorder,
-        RequestPacking,
-        InsertTransfers,
-        AllocateBuffers,
-    )
+_KINDS = (
+    FixedChunks,
+    DcppChunks,
+    SglangChunks,
+    BatchPrompts,
+    Layout,
+    StepOrder,
+    AsyncReorder,
+    RequestPacking,
+    InsertTransfers,
+    AllocateBuffers,
 )
+PASS_NAMES = tuple(dict.fromkeys(kind.name for kind in _KINDS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,62 @@
+"""The program that a process runs: read, compared with everybody else's, and proven before anything starts."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtime.channels import World
+from vppc.errors import CheckFailed, InputError, VppcError
+from vppc.ir.certificate import Certificate, check_certificate
+from vppc.ir.document_plain import plain_schedule
+from vppc.ir.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A schedule and the SHA-256 of the file that it was read from."""
+
+    schedule: Schedule
+    digest: str
+
+
+def load(path: str) -> Loaded:
+    """Read a schedule file and check its certificate in one pass.
+
+    Raises InputError for a file that is no schedule or has no certificate, CheckFailed for one that breaks a rule.
+    """
+    try:
+        data = Path(path).read_bytes()
+        text = data.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read: {error}", file=path, remedy="name a schedule that vppc compile wrote") from None
+    schedule = plain_schedule(text, path)
+    if "certificate" not in schedule.extra:
+        raise InputError(
+            "has no certificate, and unproven programs are not run",
+            file=path,
+            remedy="`vppc verify` it, and `vppc convert` it to JSON, which adds one",
+        )
+    findings = check_certificate(schedule, Certificate.read(schedule.extra["certificate"], path))
+    if findings:
+        raise CheckFailed(findings, file=path)
+    return Loaded(schedule, hashlib.sha256(data).hexdigest())
+
+
+def agree(world: World, loaded: Loaded | VppcError) -> Loaded:
+    """The program, when every process loaded the same one.
+
+    Raises the error of the first process that failed, or names the processes whose file is another one than
+    process 0's.
+    """
+    said = world.gather(loaded.digest if isinstance(loaded, Loaded) else loaded)
+    if isinstance(loaded, VppcError):
+        raise loaded
+    for process, digest in enumerate(said):
+        if isinstance(digest, VppcError):
+            raise InputError(f"process {process} cannot run: {digest}", remedy="give every process the same file")
+    others = [process for process, digest in enumerate(said) if digest != said[0]]
+    if others:
+        raise CheckFailed((_differs(others, said),))
+    return loaded
