@@ -70,5 +70,5 @@ def test_table_without_rows_or_alignment() -> None:
 
 
 def test_table_refuses_ragged_rows() -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="zip"):
         table(("a", "b"), [("1",)])

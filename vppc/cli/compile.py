@@ -35,7 +35,9 @@ SECONDS = click.FloatRange(min=0.0, max=1e9)
     "--tokens", type=COUNT, multiple=True, help="A prompt of this many tokens; repeat for a queue of prompts."
 )
 @click.option("--requests", metavar="FILE", help="Prompts: vppc JSON, Mooncake JSONL or Azure CSV; - is stdin.")
-@click.option("--strategy", type=click.Choice(STRATEGIES), default="vpp-packed", show_default=True)
+@click.option(
+    "--strategy", type=click.Choice(STRATEGIES), default="vpp-packed", show_default=True, help="A named list of passes."
+)
 @click.option("--placement", type=click.Choice(PLACEMENTS), help="Stage placement [default: the strategy's].")
 @click.option("--vp", type=click.IntRange(1, 1024), help="Stages a rank [default: straight 1, v 2, zigzag 4, loop 2].")
 @click.option("--layers", type=COUNT, help="Layers of the model [default: the cost file's].")

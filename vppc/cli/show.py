@@ -48,7 +48,13 @@ class Run(NamedTuple):
 @click.option("--cost", "cost_file", metavar="FILE", help="Cost file [default: the one embedded in the schedule].")
 @click.option("--width", type=click.IntRange(40, 10_000), help="Columns of the timeline [default: the terminal's].")
 @click.option("--ascii", "plain", is_flag=True, help="Draw with ASCII characters only.")
-@click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
+@click.option(
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    help="Colour the output.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: programs, prediction, and when operations run.")
 def command(
     file: str,

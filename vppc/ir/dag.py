@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from vppc.ir.schedule import Chunk, Op, Order, Schedule
@@ -84,7 +85,7 @@ class Dag:
                     yield Edge(earlier * stages + stage, op, "prefix")
         if self.order is not None:
             for ops in self.order.ranks:
-                for before, after in zip(ops, ops[1:], strict=False):
+                for before, after in pairwise(ops):
                     yield Edge(before, after, "rank")
 
     def to_networkx(self) -> nx.MultiDiGraph:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from vppc.errors import InputError
 
@@ -39,12 +40,11 @@ def stage_ranks(placement: str, pp: int, vp: int) -> tuple[int, ...]:
 def hops(ranks: Sequence[int]) -> tuple[int, ...]:
     """For every stage, how many transfers a chunk has made before it (folds make none)."""
     counts = [0]
-    for here, there in zip(ranks, ranks[1:], strict=False):
+    for here, there in pairwise(ranks):
         counts.append(counts[-1] + (here != there))
     return tuple(counts)
 
 
 def edges(ranks: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """The (src, dst) rank pairs between which consecutive stages pass, in order of first use."""
-    pairs = zip(ranks, ranks[1:], strict=False)
-    return tuple(dict.fromkeys((src, dst) for src, dst in pairs if src != dst))
+    return tuple(dict.fromkeys((src, dst) for src, dst in pairwise(ranks) if src != dst))

@@ -2,8 +2,8 @@
 
 ``docs/rules.md`` shows a bad example of each. Rules are judged in levels: what the header, the requests and
 the chunks say; each instruction by itself; whether one is missing; how the ends of the channels meet; what the
-buffers hold; whether the ranks always go on; and at last what else the file claims. A fault of one level makes the next meaningless, so
-only those of the lowest level are shown.
+buffers hold; whether the ranks always go on; and at last what else the file claims. A fault of one level makes
+the next meaningless, so only those of the lowest level are shown.
 
 ========================  =====================================================
 :mod:`.registry`          the codes and statements, and the report
