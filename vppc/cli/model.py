@@ -1,0 +1,136 @@
+"""``vppc model``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+
+import click
+
+from vppc.costs.devices import DEVICES, find_device
+from vppc.costs.document import cost_json
+from vppc.costs.model import CostModel, LayerCost
+from vppc.costs.roofline import Efficiency, roofline_cost
+from vppc.errors import InputError
+from vppc.files import write_text
+from vppc.models import load_model, preset_names
+from vppc.models.describe import describe, description
+from vppc.models.spec import ModelSpec
+from vppc.models.weights import WEIGHT_BYTES, Sharding
+from vppc.render.tables import count, seconds, table
+
+WAYS = click.IntRange(1, 65536)
+
+
+@click.command(name="model", epilog=f"Presets: {', '.join(preset_names())}. Devices: {', '.join(DEVICES)}.")
+@click.argument("model", metavar="NAME|CONFIG")
+@click.option("--tp", type=WAYS, default=1, show_default=True, help="Devices of a pipeline rank (tensor parallelism).")
+@click.option("--ep", type=WAYS, default=1, show_default=True, help="Devices that share the experts.")
+@click.option("--weight-dtype", type=click.Choice(list(WEIGHT_BYTES)), help="[default: the config's]")
+@click.option("--device", metavar="NAME", help="Price the model on this device, by roofline.")
+@click.option(
+    "--efficiency",
+    "efficiencies",
+    metavar="WHAT=PART",
+    multiple=True,
+    help="Part of a peak that is reached: matmul, attention, memory or link; repeat for more.",
+)
+@click.option("--network", is_flag=True, help="The network joins the pipeline ranks, not the links of a node.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@click.option(
+    "-o", "--output", metavar="FILE", help="Also write the cost file; - writes it to stdout and nothing else."
+)
+def command(
+    model: str,
+    tp: int,
+    ep: int,
+    weight_dtype: str | None,
+    device: str | None,
+    efficiencies: tuple[str, ...],
+    network: bool,
+    as_json: bool,
+    output: str | None,
+) -> None:
+    """Say what a model is understood to be, and what it costs on a device.
+
+    \b
+    vppc model deepseek-v3.1
+    vppc model path/to/config.json --tp 8 --ep 8 --weight-dtype w8a8 --device 910c -o cost.json
+
+    NAME is a preset, CONFIG a Hugging Face config.json, a folder with one, or - for stdin. A cost file by roofline
+    rests on priors, the efficiencies: measure when you can.
+    """
+    spec = load_model(model)
+    cost = None
+    if device is not None:
+        cost = roofline_cost(
+            spec,
+            find_device(device),
+            tp=tp,
+            ep=ep,
+            weight_dtype=weight_dtype,
+            efficiency=_efficiency(efficiencies),
+            network=network,
+        )
+    elif output is not None or efficiencies:
+        raise InputError(
+            "costs need a device",
+            place="-o" if output is not None else "--efficiency",
+            remedy=f"--device NAME, one of {', '.join(DEVICES)}",
+        )
+    shown = _shown(spec, Sharding(tp, ep), weight_dtype or spec.weight_dtype, cost, as_json)
+    if cost is not None and output is not None:
+        write_text(output, json.dumps(cost_json(cost), indent=1) + "\n")
+    if output != "-":
+        write_text(None, shown + "\n")
+
+
+def _shown(spec: ModelSpec, sharding: Sharding, dtype: str, cost: CostModel | None, as_json: bool) -> str:
+    if as_json:
+        facts = describe(spec, sharding, dtype)
+        return json.dumps(facts if cost is None else {**facts, "cost": cost_json(cost)}, indent=1)
+    text = description(spec, sharding, dtype)
+    return text if cost is None else f"{text}\n\n{_cost_text(cost)}"
+
+
+def _cost_text(cost: CostModel) -> str:
+    """The constants of the kinds of layers, each once, and what is paid beside them."""
+    counts: dict[LayerCost, int] = {}
+    for kind in cost.layers:
+        one = replace(kind, count=1)
+        counts[one] = counts.get(one, 0) + kind.count
+    names = [field.name for field in fields(LayerCost) if field.name not in ("count", "topk")]
+    used = [name for name in names if any(getattr(kind, name) for kind in counts)]
+    rows = ([count(number), *(_constant(kind, name) for name in used)] for kind, number in counts.items())
+    beside = [
+        ["embedding", seconds(cost.embed.fixed), seconds(cost.embed.per_token)],
+        ["head", seconds(cost.head.fixed), seconds(cost.head.per_token)],
+        ["transfer", seconds(cost.transfer.fixed), seconds(cost.transfer.per_token)],
+        ["launch", seconds(cost.launch), ""],
+    ]
+    return "\n\n".join(
+        [
+            f"{cost.name}, by roofline: efficiencies are priors, not measurements",
+            table(["layers", *(name.replace("_", " ") for name in used)], rows, ">"),
+            table(["beside layers", "fixed", "per token"], beside),
+        ]
+    )
+
+
+def _constant(kind: LayerCost, name: str) -> str:
+    value: float = getattr(kind, name)
+    return f"{value * 1e12:.2f} ps" if name.endswith("per_pair") else seconds(value)
+
+
+def _efficiency(given: tuple[str, ...]) -> Efficiency:
+    names = [field.name for field in fields(Efficiency)]
+    efficiency = Efficiency()
+    for text in given:
+        name, _, part = text.partition("=")
+        try:
+            efficiency = replace(efficiency, **{name: float(part)})
+        except (TypeError, ValueError):
+            raise InputError(
+                f"{text!r} is not understood", place="--efficiency", remedy=f"WHAT=PART, WHAT one of {', '.join(names)}"
+            ) from None
+    return efficiency

@@ -1,0 +1,60 @@
+"""A model by the name of a preset, or by its config file."""
+
+from __future__ import annotations
+
+import os
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from vppc.errors import InputError
+from vppc.files import read_text, source_name
+from vppc.json_text import loads
+from vppc.models.config import parse_config
+from vppc.models.spec import ModelSpec
+
+
+def preset_names() -> tuple[str, ...]:
+    """The models that need no config file."""
+    return tuple(_presets())
+
+
+def load_model(name_or_path: str) -> ModelSpec:
+    """The model of a preset's name, a ``config.json`` (``-`` is stdin), or a folder that has one.
+
+    Raises InputError for a name that is no preset, and for a config that cannot be read.
+    """
+    preset = name_or_path.lower()
+    if preset in _presets():
+        return parse_config(_presets()[preset], preset, f"preset {preset}")
+    if not _is_path(name_or_path):
+        close = get_close_matches(preset, _presets(), n=1)
+        known = f"the presets are {', '.join(_presets())}; or give the path of a config.json"
+        raise InputError(
+            f"unknown model {name_or_path!r}",
+            remedy=f"did you mean {close[0]}? {known}" if close else known,
+        )
+    path = os.path.join(name_or_path, "config.json") if os.path.isdir(name_or_path) else name_or_path
+    file = source_name(path)
+    return parse_config(loads(read_text(path), file), _name_of(path), file)
+
+
+@cache
+def _presets() -> dict[str, Any]:
+    """The published configs of some models, cut down to the fields that :mod:`vppc.models.config` reads."""
+    presets: dict[str, Any] = loads((files("vppc.models") / "presets.json").read_text(encoding="utf-8"))
+    return presets
+
+
+def _is_path(text: str) -> bool:
+    return text == "-" or text.endswith(".json") or os.path.basename(text) != text or os.path.exists(text)
+
+
+def _name_of(path: str) -> str:
+    """What a model is called after its file: the folder of a ``config.json``, or what comes before ``.config.json``."""
+    if path == "-":
+        return "stdin"
+    file = Path(path).resolve()
+    return file.parent.name if file.name == "config.json" else file.name.removesuffix(".json").removesuffix(".config")
