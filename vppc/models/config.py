@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import TypeAdapter, with_config
+from pydantic import Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from vppc.errors import InputError
 from vppc.json_text import shown
+from vppc.ir.schema import Layers
 from vppc.models.spec import (
     Attention,
     Dense,
@@ -35,7 +36,7 @@ from vppc.validation import OPEN, Count, Index, validate
 class Config(TypedDict):
     """The fields that matter; every other is ignored. Older and newer names of one thing stand side by side."""
 
-    num_hidden_layers: Count
+    num_hidden_layers: Layers
     hidden_size: Count
     vocab_size: Count
     max_position_embeddings: NotRequired[Count]
@@ -44,7 +45,7 @@ class Config(TypedDict):
     dtype: NotRequired[str]
     quantization_config: NotRequired[dict[str, Any]]
     model_type: NotRequired[str]
-    num_nextn_predict_layers: NotRequired[Index]
+    num_nextn_predict_layers: NotRequired[Annotated[int, Field(ge=0, le=1000)]]
 
     num_attention_heads: Count
     num_key_value_heads: NotRequired[Count]
