@@ -15,8 +15,8 @@ from pydantic import Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from vppc.errors import InputError
-from vppc.json_text import shown
 from vppc.ir.schema import Layers
+from vppc.json_text import shown
 from vppc.models.spec import (
     Attention,
     Dense,
