@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+import math
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import click
 
+from vppc.analysis.memory import check_memory
 from vppc.compiler import compile_schedule, paper_cost
-from vppc.costs.devices import find_device
+from vppc.costs.devices import Device, find_device
 from vppc.costs.document import check_layers, read_cost
 from vppc.costs.model import CostModel
 from vppc.costs.roofline import roofline_cost
@@ -25,7 +27,20 @@ from vppc.models.payload import widest_payload
 from vppc.passes.strategies import PASS_NAMES, STRATEGIES, Options, Pass, layout_of
 
 COUNT = click.IntRange(min=1, max=2**31 - 1)
-SECONDS = click.FloatRange(min=0.0, max=1e9)
+DEVICES_A_RANK = click.IntRange(1, 1024)
+
+
+class Number(click.FloatRange):
+    """A number in a range; NaN is in none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return number
+
+
+SECONDS = Number(min=0.0, max=1e9)
 
 
 @click.command(name="compile")
@@ -43,11 +58,10 @@ SECONDS = click.FloatRange(min=0.0, max=1e9)
 @click.option("--layers", type=COUNT, help="Layers of the model [default: the cost file's].")
 @click.option("--model", metavar="NAME|FILE", help="A preset or a Hugging Face config.json; prices it if no --cost.")
 @click.option("--cost", "cost_file", metavar="FILE", help="Cost file: seconds of a layer and of a transfer.")
-@click.option("--device", default="910c", show_default=True, help="Without --cost: the device to price the model on.")
-@click.option(
-    "--tp", type=click.IntRange(1, 1024), default=1, show_default=True, help="Devices a rank (tensor parallel)."
-)
-@click.option("--weight-dtype", help="Without --cost: dtype of the weights [default: the model's].")
+@click.option("--device", help="Price --model on it if no --cost, and check its memory [default without --cost: 910c].")
+@click.option("--tp", type=DEVICES_A_RANK, default=1, show_default=True, help="Devices a rank: tensor parallel ways.")
+@click.option("--ep", type=DEVICES_A_RANK, default=1, show_default=True, help="Expert parallel ways within a rank.")
+@click.option("--weight-dtype", help="Of --model's weights: bf16, fp8, w8a8 or fp32 [default: the config's].")
 @click.option("--chunk-size", type=COUNT, default=8192, show_default=True, help="Tokens a chunk, or dynamic budget.")
 @click.option("--token-budget", type=COUNT, help="Put short prompts together in chunks of at most this many tokens.")
 @click.option(
@@ -64,9 +78,7 @@ SECONDS = click.FloatRange(min=0.0, max=1e9)
 )
 @click.option("--page-size", type=COUNT, default=128, show_default=True, help="Dynamic chunks: KV page in tokens.")
 @click.option("--min-chunk", type=COUNT, default=4096, show_default=True, help="dcpp: smallest chunk.")
-@click.option(
-    "--smooth", type=click.FloatRange(0.0, 1.0), help="Dynamic chunks: smoothing [default: 1.0; SGLang 0.75]."
-)
+@click.option("--smooth", type=Number(0.0, 1.0), help="Dynamic chunks: smoothing [default: 1.0; SGLang 0.75].")
 @click.option("--context-length", type=COUNT, help="dcpp-sglang: the model's context length.")
 @click.option("--t", "seconds", type=SECONDS, default=1.0, show_default=True, help="With --chunks: t in seconds.")
 @click.option("--transfer", type=SECONDS, default=0.0, show_default=True, help="With --chunks: seconds of a transfer.")
@@ -81,9 +93,6 @@ def command(
     layers: int | None,
     model: str | None,
     cost_file: str | None,
-    device: str,
-    tp: int,
-    weight_dtype: str | None,
     layer_ranges: str | None,
     layer_split: str | None,
     prefix_hits: bool,
@@ -100,14 +109,18 @@ def command(
       vppc compile --pp 2 --chunks 5 --strategy vpp
     A 128K prompt with measured costs:
       vppc compile --pp 2 --tokens 131072 --cost cost.json -o plan.json
+    A model priced by roofline, refused when it does not fit the device's memory:
+      vppc compile --pp 2 --model deepseek-v3.1 --tp 8 --ep 8 --weight-dtype w8a8 --tokens 524288 -o plan.json
     """
     if sum([chunks is not None, bool(tokens), requests is not None]) != 1:
         raise InputError(
             "give one of --chunks, --tokens and --requests",
             remedy="--chunks N is the paper's setting, --tokens L one prompt, --requests FILE many",
         )
-    options = Options(**{field.name: given[field.name] for field in fields(Options) if field.name in given})
-    ranks = layout_of(options)[2]
+    options = Options(**{each.name: given[each.name] for each in fields(Options) if each.name in given})
+    options = replace(options, split=layer_split)
+    spec = load_model(model) if model is not None else None
+    machine = Machine(spec, given["device"], given["tp"], given["ep"], given["weight_dtype"])
     if chunks is not None:
         if cost_file or model or options.strategy.startswith("dcpp"):
             raise InputError(
@@ -115,55 +128,79 @@ def command(
                 place="--chunks",
                 remedy="give --tokens or --requests with --cost, --model or a dynamic strategy",
             )
-        cost = paper_cost(layers or max(2 * options.pp, len(ranks)), seconds, transfer)
-        prompts: tuple[Request, ...] = (Request("r0", chunks),)
-        spec = None
         options = replace(options, chunk_size=1)
+        prompts: tuple[Request, ...] = (Request("r0", chunks),)
+        cost = paper_cost(layers or max(2 * options.pp, len(layout_of(options)[2])), seconds, transfer)
     else:
-        prompts = read_requests(requests, prefix_hits=prefix_hits) if requests is not None else _prompts(tokens)
-        spec = load_model(model) if model is not None else None
-        cost = _cost(cost_file, spec, layers, device, tp, weight_dtype)
-    options = replace(options, split=layer_split)
+        if requests is not None:
+            prompts = read_requests(requests, prefix_hits=prefix_hits)
+        else:
+            prompts = tuple(Request(f"r{index}", count) for index, count in enumerate(tokens))
+        cost = machine.cost(cost_file, layers)
     if layer_ranges is not None:
-        options = replace(options, ranges=_ranges(layer_ranges, ranks, cost.layer_count))
+        options = replace(options, ranges=_ranges(layer_ranges, options, cost.layer_count))
 
     def after(step: Pass, schedule: Schedule) -> None:
         if step.name in print_after or "all" in print_after:
             click.echo(f"; after {step.name}", err=True)
             click.echo("".join(to_assembly(schedule)), err=True)
 
-    named = Model((spec.name if spec is not None else cost.name) or "unnamed", cost.layer_count)
-    extra: dict[str, Any] = {"tp": tp} if tp > 1 else {}
-    if spec is not None:
-        extra["payload"] = widest_payload(spec, tp=tp)
-    schedule = compile_schedule(prompts, named, cost, options, extra=extra, after=after)
-    write_text(output, schedule_text(schedule))
+    name = (spec.name if spec is not None else cost.name) or "unnamed"
+    schedule = compile_schedule(
+        prompts, Model(name, cost.layer_count), cost, options, extra=machine.extra(), after=after
+    )
+    write_text(output, schedule_text(machine.fitting(schedule, priced=cost_file is None)))
 
 
-def _prompts(tokens: tuple[int, ...]) -> tuple[Request, ...]:
-    return tuple(Request(f"r{index}", count) for index, count in enumerate(tokens))
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the command line says of the model and of the devices that it is to run on."""
+
+    spec: ModelSpec | None
+    device: str | None
+    tp: int
+    ep: int
+    weight_dtype: str | None
+
+    def cost(self, file: str | None, layers: int | None) -> CostModel:
+        """The costs of a file, or of the model by roofline; of as many layers as are said to be there."""
+        if file is not None:
+            cost = read_cost(file)
+        elif self.spec is not None:
+            cost = roofline_cost(self.spec, self._device(), tp=self.tp, ep=self.ep, weight_dtype=self.weight_dtype)
+        else:
+            raise InputError(
+                "real prompts need costs",
+                place="--cost",
+                remedy="give --cost FILE, or --model NAME for costs by roofline",
+            )
+        for expected in (layers, self.spec.layers if self.spec is not None else None):
+            if expected is not None:
+                check_layers(cost, expected, file=file or "--layers")
+        return cost
+
+    def extra(self) -> dict[str, Any]:
+        """The keys of the schedule that say what this is."""
+        extra: dict[str, Any] = {"tp": self.tp} if self.tp > 1 else {}
+        if self.spec is not None:
+            extra["payload"] = widest_payload(self.spec, tp=self.tp)
+        return extra
+
+    def fitting(self, schedule: Schedule, *, priced: bool) -> Schedule:
+        """The schedule with each rank's memory, if the device is known: named, or ``priced`` on.
+
+        Raises CheckFailed when it does not fit.
+        """
+        if self.spec is None or not (priced or self.device):
+            return schedule
+        return check_memory(schedule, self.spec, self._device(), tp=self.tp, ep=self.ep, weight_dtype=self.weight_dtype)
+
+    def _device(self) -> Device:
+        return find_device(self.device or "910c")
 
 
-def _cost(
-    cost_file: str | None, spec: ModelSpec | None, layers: int | None, device: str, tp: int, weight_dtype: str | None
-) -> CostModel:
-    """The costs of a file, or of a model by roofline, for as many layers as the user says that there are."""
-    if cost_file is not None:
-        cost = read_cost(cost_file)
-    elif spec is not None:
-        cost = roofline_cost(spec, find_device(device), tp=tp, weight_dtype=weight_dtype)
-    else:
-        raise InputError(
-            "real prompts need costs", place="--cost", remedy="give --cost FILE, or --model NAME for costs by roofline"
-        )
-    for expected in (layers, spec.layers if spec is not None else None):
-        if expected is not None:
-            check_layers(cost, expected, file=cost_file or "--layers")
-    return cost
-
-
-def _ranges(text: str, ranks: tuple[int, ...], layers: int) -> Ranges:
+def _ranges(text: str, options: Options, layers: int) -> Ranges:
     try:
-        return read_ranges(text, ranks, layers)
+        return read_ranges(text, layout_of(options)[2], layers)
     except InputError as error:
         raise error.in_file("--layer-ranges") from None

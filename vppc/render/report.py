@@ -29,7 +29,7 @@ def _summary(schedule: Schedule, report: Report) -> str:
     lines = (
         ("makespan", seconds(report.makespan)),
         ("efficiency", f"{percent(report.efficiency)} of the ideal {seconds(report.ideal)}"),
-        ("lower bound", f"{seconds(bound.seconds)}, and this takes {percent(report.gap)} longer"),
+        ("lower bound", f"{seconds(bound.seconds)}, and this takes {percent(abs(report.gap))} longer"),
         (
             "bound by",
             f"{bound.resource}: {seconds(bound.head)} before + {seconds(bound.work)} of work there"
