@@ -24,7 +24,7 @@ from vppc.ir.placement import PLACEMENTS
 from vppc.ir.schedule import Model, Request, Schedule
 from vppc.models import ModelSpec, load_model
 from vppc.models.payload import widest_payload
-from vppc.passes.strategies import PASS_NAMES, STRATEGIES, Options, Pass, layout_of
+from vppc.passes.strategies import MEASURED_TIMES, PASS_NAMES, STRATEGIES, Options, Pass, layout_of
 
 COUNT = click.IntRange(min=1, max=2**31 - 1)
 DEVICES_A_RANK = click.IntRange(1, 1024)
@@ -80,6 +80,16 @@ SECONDS = Number(min=0.0, max=1e9)
 @click.option("--min-chunk", type=COUNT, default=4096, show_default=True, help="dcpp: smallest chunk.")
 @click.option("--smooth", type=Number(0.0, 1.0), help="Dynamic chunks: smoothing [default: 1.0; SGLang 0.75].")
 @click.option("--context-length", type=COUNT, help="dcpp-sglang: the model's context length.")
+@click.option(
+    "--measured-time",
+    type=click.Choice(MEASURED_TIMES),
+    default="offline",
+    show_default=True,
+    help="dcpp: calibrate while serving, from the last rank's own times, or with its waits.",
+)
+@click.option(
+    "--warmups", type=click.IntRange(0, 1000), default=1, show_default=True, help="dcpp: prompts it served before."
+)
 @click.option("--t", "seconds", type=SECONDS, default=1.0, show_default=True, help="With --chunks: t in seconds.")
 @click.option("--transfer", type=SECONDS, default=0.0, show_default=True, help="With --chunks: seconds of a transfer.")
 @click.option(

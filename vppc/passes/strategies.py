@@ -17,7 +17,7 @@ The barrier: of several requests, rank 0 finishes one before it starts the next.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, get_args
 
 from vppc.costs.model import CostModel
 from vppc.errors import InputError
@@ -31,6 +31,7 @@ from vppc.passes.chunking import FixedChunks
 from vppc.passes.dynamic_chunking import DcppChunks, SglangChunks
 from vppc.passes.insert_transfers import InsertTransfers
 from vppc.passes.layout import Layout
+from vppc.passes.online_chunking import Measured, OnlineChunks
 from vppc.passes.order import StepOrder
 from vppc.passes.prompt_batching import BatchPrompts
 from vppc.passes.request_packing import RequestPacking
@@ -49,6 +50,7 @@ STRATEGIES = ("cpp", "dcpp", "dcpp-sglang", "vpp", "vpp-async", "vpp-packed")
 _KINDS = (
     FixedChunks,
     DcppChunks,
+    OnlineChunks,
     SglangChunks,
     BatchPrompts,
     Layout,
@@ -58,6 +60,7 @@ _KINDS = (
     InsertTransfers,
     AllocateBuffers,
 )
+MEASURED_TIMES = ("offline", *get_args(Measured))
 PASS_NAMES = tuple(dict.fromkeys(kind.name for kind in _KINDS))
 
 
@@ -67,7 +70,9 @@ class Options:
 
     ``chunk_size`` is the size of fixed chunks and the budget of dynamic ones, in tokens. ``split`` names a
     layer split; ``ranges`` gives the layers of every stage, in stage order, instead. ``token_budget`` batches short
-    prompts into chunks of at most that many tokens. The last four are the dynamic policies'.
+    prompts into chunks of at most that many tokens. The others are the dynamic policies': ``measured_time`` is what
+    vLLM-Ascend's learns from while it serves, "own" or "wait" of :mod:`vppc.passes.online_chunking`, or "offline"
+    for its start-up profile alone; ``warmups`` prompts were served before.
     """
 
     strategy: str = "vpp-packed"
@@ -85,6 +90,8 @@ class Options:
     min_chunk: int = 4096
     smooth: float | None = None
     context_length: int | None = None
+    measured_time: str = "offline"
+    warmups: int = 1
 
 
 def passes(options: Options, cost: CostModel) -> tuple[Pass, ...]:
@@ -97,10 +104,11 @@ def passes(options: Options, cost: CostModel) -> tuple[Pass, ...]:
         )
     placement, vp, ranks = layout_of(options)
     _check(options, placement)
-    first: list[Pass] = [_chunking(options, cost)]
+    layout = Layout(placement, vp, options.split, options.ranges)
+    first: list[Pass] = [_chunking(options, cost, layout)]
     if options.token_budget is not None:
         first.append(BatchPrompts(options.token_budget))
-    first.append(Layout(placement, vp, options.split, options.ranges))
+    first.append(layout)
     return (*first, *_ordering(options, cost, ranks), InsertTransfers(cost), AllocateBuffers(cost, options.max_buffers))
 
 
@@ -111,10 +119,13 @@ def layout_of(options: Options) -> tuple[str, int, tuple[int, ...]]:
     return placement, vp, stage_ranks(placement, options.pp, vp)
 
 
-def _chunking(options: Options, cost: CostModel) -> Pass:
+def _chunking(options: Options, cost: CostModel, layout: Layout) -> Pass:
     if options.strategy == "dcpp":
         smooth = 1.0 if options.smooth is None else options.smooth
-        return DcppChunks(options.chunk_size, cost, page=options.page_size, smooth=smooth, min_chunk=options.min_chunk)
+        startup = DcppChunks(options.chunk_size, cost, options.page_size, smooth, options.min_chunk)
+        if options.measured_time == "offline":
+            return startup
+        return OnlineChunks(startup, layout, options.measured_time, options.warmups)
     if options.strategy == "dcpp-sglang":
         smooth = 0.75 if options.smooth is None else options.smooth
         return SglangChunks(
