@@ -117,6 +117,12 @@ class Interpreter:
         position.index += 1
         position.idle = True
 
+    def scratch(self, rows: int) -> Buffer:
+        """New tensors for ``rows`` tokens, of the shape of a buffer."""
+        like = self.runner.payload
+        device = self.buffers[0][0].device if self.buffers and self.buffers[0] else None
+        return tuple(torch.empty(rows, *spec.row, dtype=spec.dtype, device=device) for spec in like)
+
     def _rows(self, buffer: int, chunk: int) -> Buffer:
         """The part of a buffer that a chunk fills."""
         rows = self.rows[chunk]

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runtime.channels import World
+from runtime.faults import RunFailed
+from runtime.reading import schedule_of
 from vppc.errors import CheckFailed, InputError, VppcError
 from vppc.ir.certificate import Certificate, check_certificate
-from vppc.ir.document_plain import plain_schedule
 from vppc.ir.schedule import Schedule
 
 
@@ -30,8 +31,10 @@ def load(path: str) -> Loaded:
         data = Path(path).read_bytes()
         text = data.decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", file=path, remedy="name a schedule that vppc compile wrote") from None
-    schedule = plain_schedule(text, path)
+        raise InputError(
+            f"cannot be read: {error}", file=path, remedy="name a schedule that vppc compile wrote"
+        ) from None
+    schedule = schedule_of(text, path)
     if "certificate" not in schedule.extra:
         raise InputError(
             "has no certificate, and unproven programs are not run",
@@ -50,13 +53,16 @@ def agree(world: World, loaded: Loaded | VppcError) -> Loaded:
     Raises the error of the first process that failed, or names the processes whose file is another one than
     process 0's.
     """
-    said = world.gather(loaded.digest if isinstance(loaded, Loaded) else loaded)
+    said = world.gather((loaded.digest, "") if isinstance(loaded, Loaded) else ("", str(loaded)))
     if isinstance(loaded, VppcError):
         raise loaded
-    for process, digest in enumerate(said):
-        if isinstance(digest, VppcError):
-            raise InputError(f"process {process} cannot run: {digest}", remedy="give every process the same file")
-    others = [process for process, digest in enumerate(said) if digest != said[0]]
+    for process, (_, error) in enumerate(said):
+        if error:
+            raise InputError(f"process {process} cannot run: {error}", remedy="give every process the same file")
+    others = [str(process) for process, (digest, _) in enumerate(said) if digest != said[0][0]]
     if others:
-        raise CheckFailed((_differs(others, said),))
+        raise RunFailed(
+            f"another schedule file on process {', '.join(others)} than on process 0: "
+            + ", ".join(f"{process} has {digest[:12]}" for process, (digest, _) in enumerate(said))
+        )
     return loaded

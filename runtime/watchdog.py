@@ -139,7 +139,7 @@ class Watchdog:
         if number == signal.SIGUSR1:
             self._listen()
             for process in range(self.world):
-                print(f"vppc-run: {self._where(process)}", file=sys.stderr, flush=True)
+                sys.stderr.write(f"vppc-run: {self._where(process)}\n")
         elif number == signal.SIGUSR2:
             self.on_usr2()
         elif number == signal.SIGINT:
@@ -213,6 +213,7 @@ class Watchdog:
         return f"{place}, tp rank {self.process % self.tp}" if self.tp > 1 else place
 
     def _exit(self, message: str, status: int) -> NoReturn:
-        print(f"vppc-run: {message}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"vppc-run: {message}\n")
+        sys.stderr.flush()
         sys.stdout.flush()
         os._exit(status)

@@ -48,12 +48,11 @@ class TimedRunner(NullRunner):
 class TimedLink:
     """A channel that takes the seconds of the cost model for each of its transfers, in order."""
 
-    def __init__(self, send: Link, recv: Link, clock: Clock, seconds: Sequence[float]) -> None:
-        self.outward, self.inward, self.clock = send, recv, clock
+    def __init__(self, link: Link, clock: Clock, seconds: Sequence[float]) -> None:
+        self.link, self.clock = link, clock
         self.seconds = seconds  # of the channel's transfers, in order
         self.posted = 0
-        self.transfers: list[_TimedTransfer] = []
-        self.over = 0.0  # when the last transfer that was waited for ended
+        self.last: _TimedTransfer | None = None
 
     def send(self, tensors: Sequence[torch.Tensor]) -> Transfer:
         return self._post()
@@ -62,25 +61,23 @@ class TimedLink:
         return self._post()
 
     def _post(self) -> Transfer:
-        before = self.transfers[-1] if self.transfers else None
-        transfer = _TimedTransfer(self, self.seconds[self.posted], before)
+        self.last = _TimedTransfer(self.link, self.clock, self.seconds[self.posted], self.last)
         self.posted += 1
-        self.transfers = [transfer]
-        return transfer
+        return self.last
 
 
 class _TimedTransfer:
-    def __init__(self, link: TimedLink, seconds: float, before: _TimedTransfer | None) -> None:
-        self.link, self.seconds, self.before = link, seconds, before
-        self.mine = torch.tensor([link.clock.now()], dtype=torch.float64)
+    def __init__(self, link: Link, clock: Clock, seconds: float, before: _TimedTransfer | None) -> None:
+        self.clock, self.seconds, self.before = clock, seconds, before
+        self.mine = torch.tensor([clock.now()], dtype=torch.float64)
         self.theirs = torch.zeros(1, dtype=torch.float64)
-        self.told = link.outward.send((self.mine,))
-        self.heard = link.inward.recv((self.theirs,))
+        self.told = link.send((self.mine,))
+        self.heard = link.recv((self.theirs,))
         self.ended: float | None = None
 
     def wait(self) -> None:
         """Sleep until the transfer is over."""
-        sleep_until(self.end() - self.link.clock.offset)
+        sleep_until(self.end() - self.clock.offset)
 
     def end(self) -> float:
         """When the transfer ends, on the common clock; waits for the other end to be posted."""

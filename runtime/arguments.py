@@ -1,0 +1,106 @@
+"""What a run is told on the command line."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+RUNNERS = ("reference", "timed", "null")
+DEVICES = ("auto", "cpu", "cuda", "npu")
+
+EPILOG = """\
+examples:
+  torchrun --nproc-per-node 2 -m runtime plan.json
+  torchrun --nproc-per-node 2 -m runtime plan.json --runner timed --journal out/run
+
+signals: USR1 prints where every rank stands; INT and TERM end the run.
+exit status: 0 done, 1 the run failed, 2 bad usage or bad input.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The command line, checked by type and range."""
+
+    schedule: str
+    runner: str
+    model: str | None
+    tp: int
+    device: str
+    timeout: float
+    journal: Path | None
+    prompts: str | None
+    cancel: tuple[tuple[str, int], ...]
+    dtype: str
+    seed: int
+    check_finite: bool
+    profile: Path | None
+
+
+def parse(arguments: list[str]) -> Arguments:
+    """Read the command line; a mistake ends the process with status 2 and one message."""
+    parser = argparse.ArgumentParser(
+        prog="python -m runtime",
+        description="Run a compiled schedule: one process a rank, started by torchrun.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("schedule", metavar="SCHEDULE", help="a schedule file from vppc compile")
+    parser.add_argument(
+        "--runner",
+        choices=RUNNERS,
+        default="reference",
+        help="reference: a real decoder; timed: as long as the cost file says; null: nothing (default: reference)",
+    )
+    parser.add_argument("--model", metavar="DIR", help="Hugging Face checkpoint folder (default: a small seeded model)")
+    parser.add_argument("--tp", type=_positive, default=1, metavar="T", help="processes a rank (default: 1)")
+    parser.add_argument("--device", choices=DEVICES, default="auto", help="where to compute (default: what there is)")
+    parser.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=60.0,
+        metavar="S",
+        help="seconds within which a fault ends the run (default: 60)",
+    )
+    parser.add_argument("--journal", type=Path, metavar="DIR", help="write what each process did when")
+    parser.add_argument("--prompts", metavar="FILE", help="JSON object of token ids by request (default: seeded)")
+    parser.add_argument(
+        "--cancel",
+        type=_cancel,
+        action="append",
+        default=[],
+        metavar="REQUEST@CHUNK",
+        help="cancel a request when a rank reaches a chunk; repeat for more",
+    )
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="of weights and activations"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of seeded weights and prompts (default: 0)")
+    parser.add_argument(
+        "--check-finite", action="store_true", help="stop at the first NaN or infinity in an activation"
+    )
+    parser.add_argument("--profile", type=Path, metavar="DIR", help="write torch.profiler traces")
+    given = vars(parser.parse_args(arguments))
+    return Arguments(**{**given, "cancel": tuple(given["cancel"])})
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0.5 <= value <= 86400:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.5 and 86400 seconds")
+    return value
+
+
+def _cancel(text: str) -> tuple[str, int]:
+    request, at, chunk = text.rpartition("@")
+    if not at or not request or not chunk.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not REQUEST@CHUNK, such as r0@3")
+    return request, int(chunk)
