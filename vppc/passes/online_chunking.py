@@ -70,8 +70,13 @@ class HistoryModel:
         if self.a <= 0:
             return None
         slope = self.a * prefix + self.b
-        square = slope * slope - 4 * self.a * (self.b * prefix + self.c - seconds)
-        tokens = (math.sqrt(square) - slope) / (2 * self.a) if square >= 0 else 0.0
+        left = seconds - self.b * prefix - self.c
+        square = slope * slope + 4 * self.a * left
+        if square < 0:
+            return None
+        root = math.sqrt(square)
+        # of the two forms of the greater root the one that subtracts no near-equal numbers
+        tokens = 2 * left / (root + slope) if slope > 0 else (root - slope) / (2 * self.a)
         return tokens if tokens > 0 else None
 
 
