@@ -53,16 +53,32 @@ def test_help_is_printed_without_heavy_imports() -> None:
     assert not imported_by(code) & HEAVY
 
 
-def test_the_compiler_declares_what_it_imports() -> None:
+def third_party_imports(package: str) -> set[str]:
+    """The top-level modules from elsewhere that a package's source names, also inside functions."""
     imported = set()
-    for path in (ROOT / "vppc").rglob("*.py"):
+    for path in (ROOT / package).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 imported |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 imported.add(node.module)
-    third_party = {name.partition(".")[0] for name in imported} - sys.stdlib_module_names - {"vppc"}
-    assert third_party - {"pydantic_core"} == COMPILER_NEEDS  # pydantic pins its core to the one version it goes with
+    return {name.partition(".")[0] for name in imported} - sys.stdlib_module_names
+
+
+def test_the_compiler_declares_what_it_imports() -> None:
+    # pydantic pins its core to the one version that goes with it
+    assert third_party_imports("vppc") - {"vppc", "pydantic_core"} == COMPILER_NEEDS
+
+
+def test_the_runtime_needs_torch_and_nothing_else() -> None:
+    assert third_party_imports("runtime") - {"runtime", "vppc"} <= {"torch", "torch_npu"}
+
+
+def test_the_runtime_starts_without_what_the_compiler_needs() -> None:
+    pytest.importorskip("torch", reason="the runtime needs torch")
+    imported = imported_by("import runtime.__main__")
+    assert "torch" in imported
+    assert not imported & {"click", "networkx", "pydantic"}
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +127,7 @@ def test_the_wheel_names_its_version_licence_and_command(wheel: Path, metadata: 
     with zipfile.ZipFile(wheel) as archive:
         entry_points = archive.read(f"vppc-{vppc.__version__}.dist-info/entry_points.txt").decode()
         assert f"vppc-{vppc.__version__}.dist-info/licenses/LICENSE" in archive.namelist()
-    assert "vppc = vppc.cli:main" in entry_points.splitlines()
+    assert {"vppc = vppc.cli:main", "vppc-run = runtime.__main__:main"} <= set(entry_points.splitlines())
 
 
 @pytest.mark.slow
