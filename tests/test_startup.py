@@ -24,6 +24,7 @@ DOCUMENTED = {
     "show": "FILE",
     "graph": "FILE -o",
     "simulate": "FILE --cost --json",
+    "compare": "--pp --cost --model --tokens --strategy --chunk-size --measured-time --jobs --json -o",
     "model": "NAME|CONFIG --tp --ep --device --json -o",
     "convert": "FILE -o",
     "schema": "-o",

@@ -17,6 +17,7 @@ COMMANDS = {
     "show": "Print the programs as assembly, and a timeline.",
     "graph": "Export the dependency DAG (dot, GraphML, JSON).",
     "simulate": "Price a schedule: makespan, TTFT, bubbles, bounds.",
+    "compare": "Price strategies by chunk size and prompt length.",
     "model": "Say what a model is understood to be, and what it costs on a device.",
     "convert": "Translate schedules to and from other notations.",
     "schema": "Print the JSON Schema of a file format.",
