@@ -63,6 +63,14 @@ def loads(text: str, file: str = "", *, line: int = 1, in_place_of_nan: Iterable
     return value
 
 
+def dumps(value: Any) -> str:
+    """The JSON text of a value, on one line, in ASCII. Raises InputError when it is nested too deeply."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except RecursionError:
+        raise InputError("values are nested too deeply to be written", remedy="at most some hundred levels") from None
+
+
 def path_text(location: Location) -> str:
     """A location as people write it: ``programs[1].instructions[17].buffer``."""
     text = ""

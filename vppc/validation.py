@@ -22,8 +22,8 @@ OPEN = ConfigDict(strict=True, extra="allow")
 CLOSED = ConfigDict(strict=True, extra="forbid")
 """The configuration of an object whose unknown keys are mistakes."""
 
-Index: TypeAlias = Annotated[int, Field(ge=0, le=LARGEST)]
-Count: TypeAlias = Annotated[int, Field(ge=1, le=LARGEST)]
+Index: TypeAlias = Annotated[int, Field(ge=0, le=LARGEST, strict=True)]
+Count: TypeAlias = Annotated[int, Field(ge=1, le=LARGEST, strict=True)]
 Amount: TypeAlias = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
 """Bytes and other amounts that need not be whole."""
 Seconds: TypeAlias = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
@@ -48,9 +48,12 @@ def validate(
     except ValidationError as error:
         first, *others = error.errors(include_url=False)
         location: Location = first["loc"]
-        if first["type"] in ("missing", "extra_forbidden"):
+        if first["type"] == "missing":
             *location, key = location
-            problem, remedy = _key_error(first["type"], key, known(location) if known else ())
+            problem, remedy = f"the key {shown(key)} is missing", ""
+        elif first["type"] == "extra_forbidden":
+            *location, key = location
+            problem, remedy = _unknown_key(str(key), known(location) if known else ())
         else:
             problem, remedy = _value_error(first["type"], first["input"], first.get("ctx", {}), first["msg"])
         raise InputError(
@@ -106,12 +109,10 @@ def json_schema(adapter: TypeAdapter[Any], title: str) -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **adapter.json_schema(), "title": title}
 
 
-def _key_error(kind: str, key: str | int, known: Iterable[str]) -> tuple[str, str]:
-    if kind == "missing":
-        return f"the key {shown(key)} is missing", ""
+def _unknown_key(key: str, known: Iterable[str]) -> tuple[str, str]:
     from difflib import get_close_matches
 
-    close = get_close_matches(str(key), known, n=1)
+    close = get_close_matches(key, known, n=1)
     remedy = f'did you mean "{close[0]}"?' if close else f"known keys: {', '.join(known)}"
     return f"the key {shown(key)} is unknown", remedy
 

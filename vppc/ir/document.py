@@ -8,7 +8,6 @@ written back, so reading what was written gives the same schedule.
 from __future__ import annotations
 
 import hashlib
-import json
 from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -25,7 +24,7 @@ from vppc.ir.instruction import Program
 from vppc.ir.instruction_json import Code, Notes, instructions_text, lift_instructions, parse_instructions
 from vppc.ir.schedule import Channel, Chunk, Json, Model, Part, Request, Schedule, Stage
 from vppc.ir.segment import Continuation, Segment
-from vppc.json_text import loads
+from vppc.json_text import dumps, loads
 from vppc.validation import check_format, validate
 
 _SCHEDULE: TypeAdapter[schema.ScheduleHeader] = TypeAdapter(schema.ScheduleHeader)
@@ -87,14 +86,14 @@ def schedule_text(schedule: Schedule) -> Iterator[str]:
     The same schedule gives the same text. Raises InputError when unknown keys are nested too deeply.
     """
     s, model = schedule, schedule.model
-    yield f'{{\n"format": "{schema.SCHEDULE}", "version": {schema.VERSION}, "strategy": {_text(s.strategy)},\n'
-    yield f'"model": {_text({"name": model.name, "layers": model.layers, **model.extra})}, '
+    yield f'{{\n"format": "{schema.SCHEDULE}", "version": {schema.VERSION}, "strategy": {dumps(s.strategy)},\n'
+    yield f'"model": {dumps({"name": model.name, "layers": model.layers, **model.extra})}, '
     yield f'"pp": {s.pp}, "vp": {s.vp},\n'
     yield from _list_text("stages", map(_stage_text, s.stages))
     yield from _list_text("channels", map(_channel_text, s.channels))
     yield from _list_text("requests", map(_request_text, s.requests))
     yield from _list_text("chunks", map(_chunk_text, s.chunks))
-    yield from (f"{_text(key)}: {_text(value)},\n" for key, value in s.extra.items())
+    yield from (f"{dumps(key)}: {dumps(value)},\n" for key, value in s.extra.items())
     programs = (
         _program_text(f'"rank": {each.rank}, "buffers": {each.buffers}', each.extra, each.code, each.notes)
         for each in s.programs
@@ -131,10 +130,10 @@ def parse_segment(text: str, file: str = "") -> Segment:
 def segment_text(segment: Segment) -> Iterator[str]:
     """The JSON text of a segment, in pieces, as :func:`schedule_text` writes a schedule."""
     yield f'{{\n"format": "{schema.SEGMENT}", "version": {schema.VERSION}, '
-    yield f'"sequence": {segment.sequence}, "previous": {_text(segment.previous)},\n'
+    yield f'"sequence": {segment.sequence}, "previous": {dumps(segment.previous)},\n'
     yield from _list_text("requests", map(_request_text, segment.requests))
     yield from _list_text("chunks", map(_chunk_text, segment.chunks))
-    yield from (f"{_text(key)}: {_text(value)},\n" for key, value in segment.extra.items())
+    yield from (f"{dumps(key)}: {dumps(value)},\n" for key, value in segment.extra.items())
     programs = (
         _program_text(f'"rank": {each.rank}, "from": {each.start}', each.extra, each.code, each.notes)
         for each in segment.programs
@@ -152,8 +151,8 @@ def _load(text: str, file: str, name: str, shape: TypeAdapter[Any]) -> dict[str,
 
     Where all programs are ordinary, their ``instructions`` are parsed already: [rows].
     """
-    skeleton, codes = lift_instructions(text)
-    if codes:
+    if lifted := lift_instructions(text):
+        skeleton, codes = lifted
         with suppress(InputError):  # for which the whole text has the place
             document = _checked(loads(skeleton, in_place_of_nan=codes), "", name, shape)
             lists = [each["instructions"] for each in document["programs"]]
@@ -208,13 +207,6 @@ def _rest(document: Json, known: frozenset[str]) -> Json:
     return {} if document.keys() <= known else {key: document[key] for key in document if key not in known}
 
 
-def _text(value: Any) -> str:
-    try:
-        return json.dumps(value, allow_nan=False)
-    except RecursionError:
-        raise InputError("values are nested too deeply to be written", remedy="at most some hundred levels") from None
-
-
 def _list_text(key: str, items: Iterable[str]) -> Iterator[str]:
     yield f'"{key}": ['
     for index, item in enumerate(items):
@@ -223,16 +215,16 @@ def _list_text(key: str, items: Iterable[str]) -> Iterator[str]:
 
 
 def _stage_text(stage: Stage) -> str:
-    return _text({"stage": stage.stage, "rank": stage.rank, "layers": stage.layers, **stage.extra})
+    return dumps({"stage": stage.stage, "rank": stage.rank, "layers": stage.layers, **stage.extra})
 
 
 def _channel_text(channel: Channel) -> str:
-    return _text({"id": channel.id, "src": channel.src, "dst": channel.dst, **channel.extra})
+    return dumps({"id": channel.id, "src": channel.src, "dst": channel.dst, **channel.extra})
 
 
 def _request_text(request: Request) -> str:
     known = {"id": request.id, "prompt_tokens": request.prompt_tokens, "cached_tokens": request.cached_tokens}
-    return _text({**known, "arrival": request.arrival, **request.extra})
+    return dumps({**known, "arrival": request.arrival, **request.extra})
 
 
 def _chunk_text(chunk: Chunk) -> str:
@@ -260,4 +252,4 @@ def _program_text(head: str, extra: Json, code: Code, notes: Notes) -> Iterator[
 
 
 def _more(extra: Json) -> str:
-    return f", {_text(extra)[1:-1]}" if extra else ""
+    return f", {dumps(extra)[1:-1]}" if extra else ""

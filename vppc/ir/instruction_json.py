@@ -6,7 +6,6 @@ the instructions one by one, with the types of :mod:`vppc.ir.schema`, to find th
 
 from __future__ import annotations
 
-import json
 import re
 from array import array
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,7 @@ from vppc.errors import InputError
 from vppc.ir import schema
 from vppc.ir.instruction import FORWARD, OPS, RECV, SAMPLE, SEND, WAIT, WIDTH
 from vppc.ir.schedule import Json
-from vppc.json_text import shown
+from vppc.json_text import dumps, shown
 from vppc.validation import validate
 
 Code: TypeAlias = "array[int]"
@@ -49,27 +48,25 @@ _PIECE = 2**18
 """Characters of an instruction list that are parsed at a time: so few that the objects stay in the cache."""
 
 
-def lift_instructions(text: str) -> tuple[str, list[Code]]:
-    """The rows of all instruction lists in a JSON text, and the text with a NaN in the place of their contents.
+def lift_instructions(text: str) -> tuple[str, list[Code]] | None:
+    """The text with a NaN in the place of every instruction list's contents, and the rows of these lists.
 
     That is for speed and memory: a piece of a list is parsed at a time. It is exact, as an element list cut at a
-    comma is two element lists, and strict JSON has no NaN that could be mistaken for ours. Only lists in which
-    nothing is wrong and no key is unknown are lifted.
+    comma is two element lists, and strict JSON has no NaN that could be mistaken for ours. None when anything in
+    a list is wrong, or has unknown keys.
     """
     kept: list[str] = []
     codes: list[Code] = []
     at = 0
     while found := _LIST.search(text, at):
-        start, end = found.end(), text.find("]", found.end())
+        start = found.end()
         try:
-            code = _lifted(text, start, end)
+            end = text.index("]", start)
+            codes.append(_lifted(text, start, end))
         except (LookupError, TypeError, ValueError, OverflowError, RecursionError):
-            kept.append(text[at:start])
-            at = start
-        else:
-            kept += text[at:start], "NaN"
-            codes.append(code)
-            at = end
+            return None
+        kept += text[at:start], "NaN"
+        at = end
     return "".join((*kept, text[at:])), codes
 
 
@@ -114,7 +111,7 @@ def instructions_text(code: Code, notes: Notes) -> Iterator[str]:
             lines.append(line)
         if notes:
             for index in notes.keys() & range(first, first + len(lines)):
-                lines[index - first] = lines[index - first][:-1] + ", " + json.dumps(notes[index])[1:]
+                lines[index - first] = lines[index - first][:-1] + ", " + dumps(notes[index])[1:]
         yield (",\n  " if first else "\n  ") + ",\n  ".join(lines)
 
 
@@ -124,12 +121,15 @@ def _lifted(text: str, start: int, end: int) -> Code:
     at = start
     while at <= end:
         comma = text.find("},", at + _PIECE, end) + 1 or end
-        code += _rows(from_json(f"[{text[at:comma]}]"))
+        rows = _rows(from_json(f"[{text[at:comma]}]"))
+        if not rows and at > start:
+            raise ValueError("nothing behind the last comma")
+        code += rows
         at = comma + 1
     ops = code[::WIDTH]
     keys = sum(len(_KEYS[name]) * ops.count(op) for op, name in enumerate(OPS))
-    if not code or text.count(":", start, end) != keys:  # a key is unknown or double, or a string has a colon
-        raise ValueError
+    if text.count(":", start, end) != keys:
+        raise ValueError("a key is unknown or double, or a string has a colon")
     return code
 
 

@@ -1,0 +1,149 @@
+"""Request files, in three forms told apart by their content.
+
+* ours: a JSON list of requests as in a schedule (``prompt_tokens``, and if need be ``id``, ``cached_tokens``,
+  ``arrival`` in seconds), or an object that holds it as ``requests``, such as a schedule;
+* JSONL of Mooncake's form, see :mod:`vppc.inputs.mooncake`;
+* CSV of Azure's form, see :mod:`vppc.inputs.azure`.
+
+The order of the file is kept, whatever the arrivals. A prompt has at least one token that is not cached.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NotRequired
+
+from pydantic import TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from vppc.errors import InputError
+from vppc.files import read_text, source_name
+from vppc.inputs.azure import COLUMNS, is_header, parse_azure
+from vppc.inputs.mooncake import Record, parse_mooncake
+from vppc.ir.schedule import Request
+from vppc.json_text import loads, path_text, shown
+from vppc.validation import OPEN, Count, Index, Seconds, validate
+
+
+@with_config(OPEN)
+class Prompt(TypedDict):
+    """A request as a user writes it; unknown keys are carried along."""
+
+    id: NotRequired[str]
+    prompt_tokens: Count
+    cached_tokens: NotRequired[Index]
+    arrival: NotRequired[Seconds]
+
+
+@with_config(OPEN)
+class Prompts(TypedDict):
+    """An object that holds requests."""
+
+    requests: list[Prompt]
+
+
+_LIST: TypeAdapter[list[Prompt]] = TypeAdapter(list[Prompt])
+_OBJECT: TypeAdapter[Prompts] = TypeAdapter(Prompts)
+_NAMES = frozenset(Prompt.__annotations__)
+
+
+def read_requests(
+    path: str, *, prefix_hits: bool = False, limit: int | None = None, block_tokens: int = 512
+) -> tuple[Request, ...]:
+    """The requests in a file (``-`` is stdin). See :func:`parse_requests`."""
+    return parse_requests(
+        read_text(path), source_name(path), prefix_hits=prefix_hits, limit=limit, block_tokens=block_tokens
+    )
+
+
+def parse_requests(
+    text: str, file: str = "", *, prefix_hits: bool = False, limit: int | None = None, block_tokens: int = 512
+) -> tuple[Request, ...]:
+    """The requests in a text, at least one and at most ``limit`` (the first ones), with ids that differ.
+
+    With ``prefix_hits``, which needs a trace with ``hash_ids`` of ``block_tokens`` tokens each, prompts find the
+    prefixes of earlier ones cached. Raises InputError.
+    """
+    first = text.lstrip().partition("\n")[0].rstrip()
+    if _is_mooncake(first):
+        requests = parse_mooncake(text, file, prefix_hits=prefix_hits, limit=limit, block_tokens=block_tokens)
+    elif prefix_hits:
+        raise InputError(
+            "has no hash_ids to find prefix hits by",
+            file=file,
+            remedy="leave out prefix hits, or give a JSONL trace with hash_ids",
+        )
+    elif first.startswith(("[", "{")):
+        requests = _ours(text, file)[:limit]
+    elif is_header(first):
+        requests = parse_azure(text, file, limit=limit)
+    else:
+        raise _unknown_form(first, file)
+    if not requests:
+        raise InputError("has no requests", file=file, remedy="at least one")
+    return requests
+
+
+def _is_mooncake(line: str) -> bool:
+    """Whether a line is an object of its own with a key of the trace's."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and not value.keys().isdisjoint(Record.__annotations__)
+
+
+def _ours(text: str, file: str) -> tuple[Request, ...]:
+    document = loads(text, file)
+    where: tuple[str, ...] = ("requests",) if isinstance(document, dict) else ()
+    prompts = validate(_OBJECT, document, file=file)["requests"] if where else validate(_LIST, document, file=file)
+    taken = _ids(prompts, where, file)
+    requests: list[Request] = []
+    for index, prompt in enumerate(prompts):
+        cached = prompt.get("cached_tokens", 0)
+        if cached >= prompt["prompt_tokens"]:
+            raise InputError(
+                f"{cached} leaves no token of the prompt to compute",
+                file=file,
+                place=path_text((*where, index, "cached_tokens")),
+                remedy=f"at most {prompt['prompt_tokens'] - 1}, one less than prompt_tokens",
+            )
+        name = prompt["id"] if "id" in prompt else _free_id(index, taken)
+        extra: dict[str, Any] = {key: value for key, value in prompt.items() if key not in _NAMES}
+        requests.append(Request(name, prompt["prompt_tokens"], cached, prompt.get("arrival", 0.0), extra))
+    return tuple(requests)
+
+
+def _ids(prompts: list[Prompt], where: tuple[str, ...], file: str) -> dict[str, int]:
+    """The ids in the file, and the index of the request that has each."""
+    taken: dict[str, int] = {}
+    for index, prompt in enumerate(prompts):
+        if "id" in prompt and taken.setdefault(prompt["id"], index) != index:
+            raise InputError(
+                f"the id {shown(prompt['id'])} is taken by {path_text((*where, taken[prompt['id']]))}",
+                file=file,
+                place=path_text((*where, index, "id")),
+                remedy="an id of its own for each request, or none",
+            )
+    return taken
+
+
+def _free_id(index: int, taken: dict[str, int]) -> str:
+    name = f"r{index}"
+    while name in taken:
+        name += "_"
+    taken[name] = index
+    return name
+
+
+def _unknown_form(first: str, file: str) -> InputError:
+    if not first:
+        return InputError("is empty", file=file, remedy="at least one request")
+    return InputError(
+        f"{shown(first)} starts no form of request file",
+        file=file,
+        remedy=(
+            "a JSON list of {prompt_tokens, ..}, JSONL with timestamp and input_length, "
+            f"or CSV with the columns {' and '.join(COLUMNS)}"
+        ),
+    )
