@@ -87,16 +87,16 @@ class Grower:
             last.update((part.request, index) for part in chunk.parts)
 
     def grow(self) -> Schedule:
-        forwards = [Value(chunk, stage) for chunk in range(len(self.chunks)) for stage in range(len(self.ranks))]
+        targets = [Value(chunk, stage) for chunk in range(len(self.chunks)) for stage in range(len(self.ranks) + 1)]
+        window = self.random.choice((4, 10, 100))  # values at which something may happen next
         weights = [self.random.choice((1, 1, 8)) for _ in range(6)]
         actions = [self.do_forward, self.do_send, self.do_recv, self.do_wait_send, self.do_wait_recv, self.do_sample]
-        targets = set(forwards) | {Value(chunk, len(self.ranks)) for chunk in range(len(self.chunks))}
         while targets:
-            value = self.random.choice(sorted(targets))
-            action = self.random.choices(actions, weights)[0]
-            action(value)
+            at = self.random.randrange(min(len(targets), window))
+            value = targets[at]
+            self.random.choices(actions, weights)[0](value)
             if self.finished(value):
-                targets.remove(value)
+                del targets[at]
         stages = tuple(Stage(stage, rank, (stage, stage + 1)) for stage, rank in enumerate(self.ranks))
         return Schedule(
             "random",

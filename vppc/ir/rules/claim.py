@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -115,10 +116,15 @@ def check_lifetimes(claim: Certificate, tapes: Sequence[Tape], report: Report) -
         if claimed == actual:
             continue
         here = f"certificate.lifetimes[{rank}]"
-        have, want = {tuple(each) for each in claimed}, {tuple(each) for each in actual}
-        for buffer, first, last in sorted(have - want):
-            problem = f"[{buffer}, {first}, {last}] is not so: b{buffer} is not written at {first} and freed at {last}"
-            report.add("X3", here, problem, remedy)
+        have, want = Counter(map(tuple, claimed)), Counter(map(tuple, actual))
+        for entry in sorted(have - want):
+            buffer, first, last = entry
+            wrong = (
+                "is listed twice"
+                if entry in want
+                else f"is not so: b{buffer} is not written at {first} and freed at {last}"
+            )
+            report.add("X3", here, f"[{buffer}, {first}, {last}] {wrong}", remedy)
         for buffer, first, last in sorted(want - have):
             report.add("X3", here, f"[{buffer}, {first}, {last}] is missing", remedy)
 

@@ -45,11 +45,19 @@ def row_of(tape: Tape, index: int) -> Row:
 
 
 def explain(tape: Tape, index: int, report: Report) -> None:
-    """Report what is wrong with instruction ``index``, and let it take effect as far as it can."""
-    row = row_of(tape, index)
-    _EXPLAIN[row[0]](_Case(tape, index, row, report))
+    """Report what is wrong with instruction ``index``, which was not accepted, and go on behind it."""
+    describe(tape, index, report)
     if not report:
-        raise AssertionError(f"no rule is broken by {name(row)}, {place(tape.rank, index)}, which was not accepted")
+        raise AssertionError(f"{place(tape.rank, index)} was not accepted, though it breaks no rule")
+
+
+def describe(tape: Tape, index: int, report: Report) -> None:
+    """Report what is wrong with instruction ``index``, if anything, and let it take effect as far as it can.
+
+    A WAIT must be wrong: one that is right has no effect here.
+    """
+    row = row_of(tape, index)
+    _DESCRIBE[row[0]](_Case(tape, index, row, report))
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,4 +321,4 @@ def _sample(case: _Case) -> None:
             tape.holds[buffer] = FREE
 
 
-_EXPLAIN = {FORWARD: _forward, SEND: _send, RECV: _recv, WAIT: _wait, SAMPLE: _sample}
+_DESCRIBE = {FORWARD: _forward, SEND: _send, RECV: _recv, WAIT: _wait, SAMPLE: _sample}

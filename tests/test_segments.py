@@ -1,0 +1,232 @@
+"""A schedule followed by its segments is a schedule: read in one go or piece by piece, open or closed."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.edits import by_hand, changed
+from tests.random_schedules import random_schedule
+from vppc.errors import CheckFailed, Finding
+from vppc.ir.instruction import WIDTH, Forward, Program, Recv, Sample, Send, Wait
+from vppc.ir.rules import Verifier, check, check_stream
+from vppc.ir.schedule import Part, Schedule
+from vppc.ir.segment import Continuation, Segment
+from vppc.ir.stream import extend
+
+
+def cut(schedule: Schedule, cuts: list[list[int]]) -> tuple[Schedule, list[Segment]]:
+    """The schedule up to the lengths in ``cuts[0]``, and segments up to those in the others and to its end.
+
+    Requests and chunks come with the first instruction that needs them.
+    """
+    lengths = [*cuts, [len(program) for program in schedule.programs]]
+    chunks = [0]
+    for stop in lengths[:-1]:
+        used = [
+            instruction.chunk
+            for program, length in zip(schedule.programs, stop, strict=True)
+            for instruction in program[:length]
+            if not isinstance(instruction, Wait)
+        ]
+        chunks.append(max([chunks[-1], *(chunk + 1 for chunk in used)]))
+    chunks.append(len(schedule.chunks))
+    requests = [0]
+    for stop in chunks[1:-1]:
+        used = [part.request + 1 for chunk in schedule.chunks[:stop] for part in chunk.parts]
+        requests.append(max([requests[-1], *used]))
+    requests.append(len(schedule.requests))
+    first = replace(
+        schedule,
+        requests=schedule.requests[: requests[1]],
+        chunks=schedule.chunks[: chunks[1]],
+        programs=tuple(
+            replace(program, code=program.code[: stop * WIDTH])
+            for program, stop in zip(schedule.programs, lengths[0], strict=True)
+        ),
+    )
+    segments = [
+        Segment(
+            number,
+            "",
+            schedule.requests[requests[number] : requests[number + 1]],
+            schedule.chunks[chunks[number] : chunks[number + 1]],
+            tuple(
+                Continuation(rank, start, program.code[start * WIDTH : stop * WIDTH])
+                for rank, (program, start, stop) in enumerate(
+                    zip(schedule.programs, lengths[number - 1], lengths[number], strict=True)
+                )
+                if stop > start
+            ),
+        )
+        for number in range(1, len(lengths))
+    ]
+    return first, segments
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[Schedule, Schedule, list[Segment]]:
+    """A schedule, and the same in pieces."""
+    schedule = random_schedule(Random(draw(st.integers(0, 10**6))), max_pp=3)
+    count = draw(st.integers(1, 3))
+    marks = [sorted(draw(st.lists(st.integers(0, len(p)), min_size=count, max_size=count))) for p in schedule.programs]
+    return schedule, *cut(schedule, [list(stops) for stops in zip(*marks, strict=True)])
+
+
+@given(streams())
+@settings(max_examples=60)
+def test_a_stream_is_proven_open_after_every_segment_and_closed_at_its_end(
+    stream: tuple[Schedule, Schedule, list[Segment]],
+) -> None:
+    whole, first, segments = stream
+    verifier = Verifier(first)
+    assert verifier.findings(closed=False) == ()
+    for segment in segments:
+        verifier.extend(segment)
+        assert verifier.findings(closed=False) == ()
+    assert verifier.findings(closed=True) == ()
+    joined = first
+    for segment in segments:
+        joined = extend(joined, segment)
+    assert joined == whole
+    assert verifier.certificate().lifetimes == whole_lifetimes(whole)
+
+
+def whole_lifetimes(schedule: Schedule) -> list[list[list[int]]]:
+    verifier = Verifier(schedule)
+    verifier.findings(closed=True)
+    return verifier.certificate().lifetimes
+
+
+@given(streams(), st.data())
+@settings(max_examples=60)
+def test_a_fault_is_found_in_pieces_just_when_it_is_in_the_whole(
+    stream: tuple[Schedule, Schedule, list[Segment]], data: st.DataObject
+) -> None:
+    whole, first, segments = stream
+    rank = data.draw(st.sampled_from([p.rank for p in whole.programs if len(p)]))
+    index = data.draw(st.integers(0, len(whole.programs[rank]) - 1))
+    field = {Forward: "stage", Send: "buffer", Recv: "buffer", Wait: "of", Sample: "buffer"}[
+        type(whole.programs[rank][index])
+    ]
+    bad = changed(whole, rank, index, **{field: data.draw(st.integers(0, 6))})
+    lengths = [[len(program) for program in first.programs]]
+    for segment in segments[:-1]:
+        more = {program.rank: len(program) for program in segment.programs}
+        lengths.append([length + more.get(rank, 0) for rank, length in enumerate(lengths[-1])])
+    start, rest = cut(bad, lengths)
+    if (start.chunks, start.requests) != (first.chunks, first.requests):
+        return
+    in_pieces, at_once = check_stream(start, rest, closed=True), check(bad)
+    assert bool(in_pieces) == bool(at_once)
+    if at_once:
+        assert {finding.code for finding in in_pieces} <= {finding.code for finding in at_once} | {"P1", "R1"}
+
+
+def by_segment() -> tuple[Schedule, Segment]:
+    first, (segment,) = cut(by_hand(), [[8, 6]])
+    return first, segment
+
+
+def test_an_open_stream_may_leave_things_that_a_closed_one_may_not() -> None:
+    first, segment = by_segment()
+    assert check_stream(first, [], closed=False) == ()
+    assert {finding.code for finding in check_stream(first, [], closed=True)} == {"P4", "P11", "P13"}
+    assert check_stream(first, [segment], closed=True) == ()
+
+
+def test_a_rank_of_an_open_stream_may_wait_for_what_is_not_posted_yet() -> None:
+    first, (segment,) = cut(by_hand(), [[13, 0]])
+    assert check_stream(first, [], closed=False) == ()
+    assert check_stream(first, [segment], closed=True) == ()
+
+
+def test_places_in_a_segment_count_from_the_start_of_the_stream() -> None:
+    first, segment = by_segment()
+    wrong = Program.of(0, 3, [Recv(1, 3, 1, 1, 0)]).code
+    rank0, rank1 = segment.programs
+    bad = replace(segment, programs=(replace(rank0, code=wrong + rank0.code[WIDTH:]), rank1))
+    (finding,) = check_stream(first, [bad], closed=True)
+    assert (finding.code, finding.place) == ("B2", "programs[0].instructions[11] (rank 0)")
+
+
+def only(findings: tuple[Finding, ...]) -> Finding:
+    (finding,) = findings
+    return finding
+
+
+def test_a_segment_belongs_to_the_file_before_it() -> None:
+    first, segment = by_segment()
+    mine, other = (hashlib.sha256(data).hexdigest() for data in (b"schedule", b"another"))
+    verifier = Verifier(first, mine)
+    verifier.extend(replace(segment, previous=mine))
+    assert verifier.findings(closed=True) == ()
+    verifier = Verifier(first, mine)
+    verifier.extend(replace(segment, previous=other))
+    finding = only(verifier.findings(closed=True))
+    assert str(finding) == (
+        f"G2 segment 1: previous: is {other}, but the file before it has the digest {mine}\n"
+        "  hint: give the very file that the segment was made for"
+    )
+
+
+def test_the_second_segment_belongs_to_the_first() -> None:
+    first, segments = cut(by_hand(), [[8, 6], [10, 8]])
+    verifier = Verifier(first, "a" * 64)
+    verifier.extend(replace(segments[0], previous="a" * 64), "b" * 64)
+    verifier.extend(replace(segments[1], previous="a" * 64), "c" * 64)
+    assert only(verifier.findings(closed=True)).code == "G2"
+
+
+@pytest.mark.parametrize(
+    ("order", "code"), [([1, 0], "G1"), ([0, 0], "G1"), ([1], "G1")], ids=["swapped", "twice", "one left out"]
+)
+def test_segments_come_in_order(order: list[int], code: str) -> None:
+    first, segments = cut(by_hand(), [[8, 6], [10, 8]])
+    assert code in {finding.code for finding in check_stream(first, [segments[i] for i in order], closed=True)}
+
+
+def test_after_a_fault_no_segment_is_read() -> None:
+    first, segments = cut(by_hand(), [[8, 6], [10, 8]])
+    late = replace(segments[0], programs=(replace(segments[0].programs[0], start=7), *segments[0].programs[1:]))
+    finding = only(check_stream(first, [late, segments[1]], closed=True))
+    assert (finding.code, finding.place) == ("G3", "segment 1: programs[0].from")
+
+
+def test_chunks_of_a_segment_go_on_where_the_prompt_was_left() -> None:
+    first, segment = cut(by_hand(), [[1, 0]])[0], cut(by_hand(), [[1, 0]])[1][0]
+    assert len(first.chunks) == 1
+    chunk = replace(segment.chunks[0], parts=(Part(0, 2, 2),))
+    finding = only(check_stream(first, [replace(segment, chunks=(chunk,))], closed=True))
+    assert (finding.code, finding.place) == ("R3", "chunks[1].parts[0]")
+
+
+def test_a_segment_cannot_use_more_buffers_than_the_schedule_has() -> None:
+    first, segment = by_segment()
+    rank0, rank1 = segment.programs
+    bad = replace(rank0, code=Program.of(0, 9, [Recv(1, 3, 1, 1, 7)]).code + rank0.code[WIDTH:])
+    assert "B1" in {
+        finding.code for finding in check_stream(first, [replace(segment, programs=(bad, rank1))], closed=True)
+    }
+
+
+def test_extending_needs_the_right_length() -> None:
+    first, segment = by_segment()
+    with pytest.raises(CheckFailed) as caught:
+        extend(extend(first, segment), segment)
+    assert {finding.code for finding in caught.value.findings} == {"G3"}
+
+
+def test_extending_joins_notes_and_drops_what_was_said_of_the_shorter_one() -> None:
+    first, segment = by_segment()
+    rank0, rank1 = segment.programs
+    noted = replace(segment, programs=(replace(rank0, notes={1: {"why": "late"}}), rank1))
+    base = replace(first, extra={"certificate": {}, "prediction": {}, "provenance": {"by": "hand"}})
+    joined = extend(base, noted)
+    assert joined.programs[0].notes == {9: {"why": "late"}}
+    assert joined.extra == {"provenance": {"by": "hand"}}
