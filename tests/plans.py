@@ -88,22 +88,25 @@ def plans(
             max_size=5,
         )
     )
+    scale = 40 if strategy.startswith("dcpp") else 1  # dynamic policies fit a curve to many chunk lengths
     requests = tuple(
-        Request(f"r{index}", tokens, cached, arrival) for index, (tokens, cached, arrival) in enumerate(prompts)
+        Request(f"r{index}", tokens * scale, cached * scale, arrival)
+        for index, (tokens, cached, arrival) in enumerate(prompts)
     )
+    sees_exits = placement is not None  # on a straight placement such limits are refused
     limits = st.one_of(st.none(), st.integers(1, 8)) if limited else st.none()
     options = Options(
         strategy=strategy,
         pp=pp,
         placement=placement,
         vp=vp,
-        chunk_size=draw(st.integers(1, 12)),
+        chunk_size=draw(st.integers(1, 12)) if scale == 1 else draw(st.integers(110, 400)),
         token_budget=draw(limits),
-        max_in_flight=draw(limits),
-        max_resident_tokens=draw(st.one_of(st.none(), st.integers(20, 100))) if limited else None,
+        max_in_flight=draw(limits) if sees_exits else None,
+        max_resident_tokens=draw(st.one_of(st.none(), st.integers(35, 100))) if limited and sees_exits else None,
         max_buffers=draw(limits),
         page_size=draw(st.sampled_from([1, 4, 128])),
-        min_chunk=draw(st.integers(1, 8)),
+        min_chunk=draw(st.integers(1, 8)) * scale,
     )
     cost = draw(costs(layers))
     try:

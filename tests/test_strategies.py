@@ -131,9 +131,7 @@ prompts = st.lists(st.integers(1, 30), min_size=2, max_size=5).map(tuple)
 
 @given(prompts, st.integers(2, 4), st.integers(1, 6), st.sampled_from([0.0, 0.5, 7.0]))
 @settings(max_examples=60)
-def test_packing_is_never_worse_than_not_packing(
-    tokens: tuple[int, ...], pp: int, size: int, transfer: float
-) -> None:
+def test_packing_is_never_worse_than_not_packing(tokens: tuple[int, ...], pp: int, size: int, transfer: float) -> None:
     cost = CostModel((LayerCost(2 * pp, fixed=3.0, per_token=1.0, per_pair=0.25),), transfer=Linear(transfer))
     spans = [
         price(compiled(strategy, tokens, pp, cost, chunk_size=size)).makespan
