@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import sys
-from collections.abc import Iterable
-from contextlib import suppress
-from typing import TextIO
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from io import BufferedReader
+from typing import BinaryIO, TextIO, cast
 
 from vppc.errors import InputError
 
@@ -38,12 +41,44 @@ def read_text(path: str) -> str:
     return decode(read_bytes(path), source_name(path))
 
 
-def decode(data: bytes, file: str = "") -> str:
-    """The text of a file's bytes, as :func:`read_text` gives it. Raises InputError when it is not UTF-8."""
+@contextmanager
+def open_bytes(path: str) -> Iterator[BinaryIO]:
+    """The bytes of a file, or of stdin for ``-``, as a stream for files of any size; of gzip, what is packed in it.
+
+    Raises InputError when it cannot be read, then or while it is read.
+    """
     try:
-        return data.decode("utf-8-sig")
+        if path != "-":
+            with open(path, "rb") as stream:
+                yield _unpacked(stream)
+        elif sys.stdin is None:
+            raise InputError("cannot be read: it is closed", file="stdin")
+        else:
+            yield _unpacked(cast(BufferedReader, sys.stdin.buffer))
+    except (OSError, EOFError, zlib.error) as error:
+        problem = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot be read: {problem}", file=source_name(path)) from None
+
+
+def read_lines(path: str) -> Iterator[str]:
+    """The lines of a UTF-8 file (``-`` is stdin) with their ends, one after another; no byte order mark.
+
+    Raises InputError where it cannot be read or is not UTF-8.
+    """
+    with open_bytes(path) as stream:
+        for number, line in enumerate(stream, start=1):
+            yield decode(line, source_name(path), line=number)
+
+
+def decode(data: bytes, file: str = "", *, line: int = 1) -> str:
+    """The text of a file's bytes from a ``line`` on, as :func:`read_text` gives it.
+
+    Raises InputError when it is not UTF-8.
+    """
+    try:
+        return data.decode("utf-8-sig" if line == 1 else "utf-8")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
+        line += data.count(b"\n", 0, error.start)
         raise InputError(
             f"byte 0x{error.object[error.start]:02x} is not UTF-8",
             file=file,
@@ -74,6 +109,10 @@ def write_text(path: str | None, text: str | Iterable[str]) -> None:
             _replace(target, pieces)
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror or error}", file=path) from None
+
+
+def _unpacked(stream: BufferedReader) -> BinaryIO:
+    return cast(BinaryIO, gzip.GzipFile(fileobj=stream)) if stream.peek(2)[:2] == b"\x1f\x8b" else stream
 
 
 def _replace(target: str, pieces: Iterable[str]) -> None:
