@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import subprocess
+import sys
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -553,3 +555,11 @@ def test_the_json_schema_has_a_shape_for_each_instruction() -> None:
         "WAIT": ["op", "of"],
         "SAMPLE": ["op", "chunk", "buffer"],
     }
+
+
+@pytest.mark.parametrize("module", ["vppc.cli", "vppc.files", "vppc.json_text", "vppc.ir.segment"])
+def test_modules_that_start_without_heavy_imports(module: str) -> None:
+    code = f"import sys, {module}; print(sorted({{'pydantic', 'networkx', 'torch'}} & sys.modules.keys()))"
+    root = Path(__file__).resolve().parents[1]
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert loaded.stdout == "[]\n"

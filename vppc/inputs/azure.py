@@ -47,7 +47,7 @@ def is_header(line: str) -> bool:
 def _rows(text: str, file: str) -> Iterator[tuple[int, int]]:
     """(nanoseconds since 1970, tokens) of each line."""
     lines = numbered_lines(text, file)
-    header = next(lines)[1].split(",")
+    header = next(lines)[1].strip().split(",")
     time_at, tokens_at = map(header.index, COLUMNS)
     for number, line in lines:
         values = _values(line, number, file)
