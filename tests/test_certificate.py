@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -21,6 +24,7 @@ from vppc.ir.instruction import Forward, Recv, Sample, Send, Wait
 from vppc.ir.rules import check
 from vppc.ir.schedule import Schedule
 
+ROOT = Path(__file__).parents[1]
 SEEDS = st.integers(0, 10**6)
 
 
@@ -171,3 +175,10 @@ def test_what_is_no_certificate_is_bad_input(document: Any, place: str) -> None:
         check(replace(by_hand(), extra={"certificate": document}))
     assert caught.value.place == place
     assert caught.value.remedy
+
+
+def test_checking_needs_the_standard_library_only() -> None:
+    """A runtime checks what it runs, on machines without the compiler's dependencies."""
+    code = "import sys, vppc.ir.certificate; print(*{name.partition('.')[0] for name in sys.modules})"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert not {"pydantic", "networkx", "click", "torch", "numpy"} & set(run.stdout.split())

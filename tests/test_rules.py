@@ -159,6 +159,7 @@ BAD_SEGMENT = {
     "G1": replace(SEGMENT, sequence=2),
     "G3": replace(SEGMENT, programs=(Continuation(0, 12, Program.of(0, 3, []).code),)),
     "G4": replace(SEGMENT, programs=(*SEGMENT.programs, *SEGMENT.programs)),
+    "G5": replace(SEGMENT, programs=(replace(SEGMENT.programs[0], extra={"buffers": 9}),), extra={"channels": []}),
 }
 
 

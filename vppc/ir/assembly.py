@@ -95,7 +95,7 @@ def instruction_lines(schedule: Schedule, program: Program, start: int = 0, stop
             line = f"{line.rstrip()}{_tail(program.notes[index])} "
         if row[0] == WAIT and 0 <= row[3] < length:
             op, chunk, stage = code[row[3] * WIDTH : row[3] * WIDTH + 3]
-            line = f"{line} ; {OPS[op]} c{chunk} s{stage}"
+            line = f"{line} ; {OPS[op]}" + (f" c{chunk} s{stage}" if stage >= 0 else "")
         yield line.rstrip()
 
 

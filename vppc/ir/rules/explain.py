@@ -68,8 +68,16 @@ class _Case:
     report: Report
 
     def add(self, code: str, problem: str, remedy: str) -> None:
-        text = "" if self.report.full(code) else excerpt(self.tape, self.index)
-        self.report.add(code, place(self.tape.rank, self.index), f"{name(self.row)} {problem}", remedy, text)
+        if not self.counted(code):
+            where = place(self.tape.rank, self.index)
+            self.report.add(code, where, f"{name(self.row)} {problem}", remedy, excerpt(self.tape, self.index))
+
+    def counted(self, code: str) -> bool:
+        """Whether enough findings of a rule have words, so that this one was only counted."""
+        if self.report.full(code):
+            self.report.add(code, "", "", "")
+            return True
+        return False
 
     @property
     def value(self) -> int:
@@ -109,16 +117,18 @@ class _Case:
         return False
 
     def _explain_read(self, buffer: int, content: int, value: int) -> None:
-        if content < FREE:
-            transfer = _transfer_of(self.tape, buffer)
+        arriving = content == ~value and row_of(self.tape, self.tape.since[buffer])[0] == RECV
+        if self.counted("B3" if arriving else "B2"):
+            return
+        if arriving:
+            transfer = self.tape.since[buffer]
             posted = f"{name(row_of(self.tape, transfer))} (instruction {transfer})"
-            if content == ~value and row_of(self.tape, transfer)[0] == RECV:
-                problem = f"reads b{buffer}, but nothing has waited for {posted} that fills it"
-                self.add("B3", problem, f"put WAIT {transfer} before it")
-                return
-            has = f"is in use by {posted}"
-        else:
-            has = "is empty" if content == FREE else f"holds {self.words(content)}"
+            problem = f"reads b{buffer}, but nothing has waited for {posted} that fills it"
+            self.add("B3", problem, f"put WAIT {transfer} before it")
+            return
+        has = f"holds {self.words(content)}"
+        if content <= FREE:
+            has = "is empty" if content == FREE else f"is in use by {self.user(buffer)}"
         remedy = f"first write {self.words(value)} to b{buffer}, by a FORWARD or a RECV"
         if value in self.tape.holds:
             remedy = f"use b{self.tape.holds.index(value)}, which holds it"
@@ -128,36 +138,36 @@ class _Case:
         """Whether ``value`` can go to the buffer; what was in it is lost."""
         tape = self.tape
         content = tape.holds[buffer] if self.in_pool(buffer) else 0
-        if content < FREE:
-            transfer = _transfer_of(tape, buffer)
-            self.add(
-                "B5",
-                f"writes b{buffer} while {name(row_of(tape, transfer))} (instruction {transfer}) uses it",
-                f"put WAIT {transfer} before it, or write another buffer",
-            )
-        if content > 0 and content not in tape.lost:
-            if self.row[0] == FORWARD and buffer == self.row[3]:
-                problem, remedy = (
-                    f"writes its own `in` b{buffer}",
-                    "write another buffer: `in` is free only after `out` is written",
-                )
-            else:
-                problem = (
-                    f"writes b{buffer}, which still holds {self.words(content)} (instruction {tape.since[buffer]})"
-                )
-                remedy = "write another buffer, or read that value first"
-            self.add("B4", problem, remedy)
-            tape.lost.add(content)
         if content > 0 or content == FREE:
+            if content > 0 and content not in tape.lost:
+                self._explain_overwriting(buffer, content)
+                tape.lost.add(content)
             tape.since[buffer] = self.index
             return True
+        if content and not self.counted("B5"):
+            remedy = f"put WAIT {self.transfer(buffer)} before it, or write another buffer"
+            self.add("B5", f"writes b{buffer} while {self.user(buffer)} uses it", remedy)
         tape.lost.add(value)
         return False
 
+    def _explain_overwriting(self, buffer: int, content: int) -> None:
+        if self.row[0] == FORWARD and buffer == self.row[3]:
+            problem = f"writes its own `in` b{buffer}"
+            remedy = "write another buffer: `in` is free only after `out` is written"
+        else:
+            writer = self.tape.since[buffer]
+            problem = f"writes b{buffer}, which still holds {self.words(content)} (instruction {writer})"
+            remedy = "write another buffer, or read that value first"
+        self.add("B4", problem, remedy)
 
-def _transfer_of(tape: Tape, buffer: int) -> int:
-    """The instruction that posted the transfer which uses the buffer."""
-    return next(index for index, used in tape.flight.items() if used in (buffer, ~buffer))
+    def transfer(self, buffer: int) -> int:
+        """The instruction that posted the transfer which uses the buffer."""
+        return next(index for index, used in self.tape.flight.items() if used in (buffer, ~buffer))
+
+    def user(self, buffer: int) -> str:
+        """That transfer in a sentence."""
+        index = self.transfer(buffer)
+        return f"{name(row_of(self.tape, index))} (instruction {index})"
 
 
 def _find(tape: Tape, row: Row, stop: int) -> int:
@@ -176,8 +186,9 @@ def _forward(case: _Case) -> None:
         return
     todo = tape.todo[stage]
     if not todo[chunk]:
-        first = "" if case.report.full("P3") else f"; instruction {_find(tape, case.row, case.index)} ran it"
-        case.add("P3", f"runs a second time{first}", "remove one of the two")
+        if not case.counted("P3"):
+            first = _find(tape, case.row, case.index)
+            case.add("P3", f"runs a second time; instruction {first} ran it", "remove one of the two")
         return
     todo[chunk] = 0
     for earlier in prompts.prefix[chunk]:
@@ -285,9 +296,9 @@ def _channels(case: _Case, way: str) -> str:
 def _wait(case: _Case) -> None:
     of = case.row[3]
     if 0 <= of < case.index and row_of(case.tape, of)[0] in (SEND, RECV):
-        posted = name(row_of(case.tape, of))
-        first = "" if case.report.full("P10") else f"; instruction {_find_wait(case.tape, of)} did"
-        case.add("P10", f"waits for {posted} a second time{first}", "remove one of the two")
+        if not case.counted("P10"):
+            posted, first = name(row_of(case.tape, of)), _find_wait(case.tape, of)
+            case.add("P10", f"waits for {posted} a second time; instruction {first} did", "remove one of the two")
         return
     if not 0 <= of < len(case.tape):
         what = "does not exist"

@@ -42,6 +42,7 @@ RULES: Mapping[str, Rule] = {
     "G2": Rule(HEADER, "a segment names the digest of the file before it"),
     "G3": Rule(HEADER, "a segment goes on where each rank's list ends"),
     "G4": Rule(HEADER, "a segment holds at most one program a rank, for ranks of the schedule"),
+    "G5": Rule(HEADER, "a segment adds no stages, channels or buffers"),
     "P1": Rule(PROGRAM, "an instruction names a chunk and a stage that exist"),
     "P2": Rule(PROGRAM, "a FORWARD runs on the rank that holds its stage"),
     "P3": Rule(PROGRAM, "no FORWARD runs twice"),

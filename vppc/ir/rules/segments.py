@@ -9,7 +9,7 @@ from vppc.ir.segment import Segment
 
 
 def check_chain(segment: Segment, sequence: int, digest: str, lengths: Sequence[int], report: Report) -> None:
-    """Judge that a segment fits behind what was read (rules G1 to G4).
+    """Judge that a segment fits behind what was read (rules G1 to G5).
 
     It must be number ``sequence``, behind the file with this ``digest`` (empty: not known), and each rank's
     list has this length.
@@ -24,6 +24,9 @@ def check_chain(segment: Segment, sequence: int, digest: str, lengths: Sequence[
             f"is {segment.previous}, but the file before it has the digest {digest}",
             "give the very file that the segment was made for",
         )
+    for key in ("stages", "channels"):
+        if key in segment.extra:
+            report.add("G5", f"{here}: {key}", f"adds {key}", f"start a new schedule to change its {key}")
     seen: set[int] = set()
     for index, program in enumerate(segment.programs):
         place = f"{here}: programs[{index}]"
@@ -37,4 +40,7 @@ def check_chain(segment: Segment, sequence: int, digest: str, lengths: Sequence[
                 f"is {program.start}, but the list of rank {program.rank} has {lengths[program.rank]} instructions"
             )
             report.add("G3", f"{place}.from", problem, "give every segment once, in order, behind its schedule")
+        if "buffers" in program.extra:
+            remedy = "start a new schedule, with buffers for all that is to come"
+            report.add("G5", f"{place}.buffers", "sets the number of buffers, which is the schedule's", remedy)
         seen.add(program.rank)
