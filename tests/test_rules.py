@@ -108,6 +108,7 @@ BAD: dict[str, Callable[[], Schedule]] = {
     "S3": lambda: stages((1, {"layers": (2, 3)}), (2, {"layers": (1, 2)})),
     "S4": lambda: stages((1, {"layers": (1, 1)}), (2, {"layers": (1, 3)})),
     "S5": lambda: replace(BASE, programs=BASE.programs[::-1]),
+    "S6": lambda: replace(BASE, extra={"cost": {"layers": [{"count": BASE.model.layers + 1}]}}),
     "R1": lambda: chunks((Part(0, 1, 2),), (Part(0, 3, 1), Part(1, 0, 1))),
     "R2": lambda: chunks((Part(0, 1, 2),), (Part(0, 3, 1),), ()),
     "R3": lambda: chunks((Part(0, 0, 3),), (Part(0, 3, 1),)),

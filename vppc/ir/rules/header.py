@@ -10,9 +10,10 @@ from vppc.ir.schedule import Schedule
 
 
 def check_header(schedule: Schedule, report: Report) -> None:
-    """Judge what the instructions stand on (rules S1 to S5, C1 to C3)."""
+    """Judge what the instructions stand on (rules S1 to S6, C1 to C3)."""
     _check_stages(schedule, report)
     _check_layers(schedule, report)
+    _check_cost(schedule, report)
     _check_programs(schedule, report)
     _check_channels(schedule, report)
 
@@ -62,6 +63,19 @@ def _check_layers(schedule: Schedule, report: Report) -> None:
             f"ends at layer {expected}, but the model has {schedule.model.layers} layers",
             f"end the last stage at {schedule.model.layers}, so that every layer runs once",
         )
+
+
+def _check_cost(schedule: Schedule, report: Report) -> None:
+    if "cost" not in schedule.extra:
+        return
+    try:
+        count = sum(kind["count"] for kind in schedule.extra["cost"]["layers"])
+    except (KeyError, TypeError):  # a document that no reader has looked at
+        report.add("S6", "cost", "is no cost document", "embed one, or leave the key out")
+        return
+    if count != schedule.model.layers:
+        problem = f"the counts add up to {count} layers, but the model has {schedule.model.layers}"
+        report.add("S6", "cost.layers", problem, "embed the costs of this model")
 
 
 def _check_programs(schedule: Schedule, report: Report) -> None:

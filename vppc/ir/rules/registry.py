@@ -27,6 +27,7 @@ RULES: Mapping[str, Rule] = {
     "S3": Rule(HEADER, "layer ranges abut in stage order, from layer 0 to the last layer of the model"),
     "S4": Rule(HEADER, "a stage has at least one layer"),
     "S5": Rule(HEADER, "there is one program a rank, in rank order"),
+    "S6": Rule(HEADER, "the embedded costs are for as many layers as the model has"),
     "R1": Rule(HEADER, "a part belongs to a request of the schedule"),
     "R2": Rule(HEADER, "a chunk has at least one part, a part at least one token"),
     "R3": Rule(HEADER, "the parts of a request follow one another, behind its cached tokens, without gap or overlap"),
