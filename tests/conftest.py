@@ -1,8 +1,31 @@
-"""How hypothesis runs: the same examples every time under ``ci``, new ones under ``dev``."""
+"""How hypothesis runs, the same examples every time under ``ci`` and new ones under ``dev``; what waits for torch."""
 
+import importlib.util
+import re
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
 from hypothesis import settings
 
 # No deadlines: on a busy machine an example takes as long as it takes.
 settings.register_profile("ci", deadline=None, derandomize=True, database=None)
 settings.register_profile("dev", deadline=None)
 settings.load_profile("dev")
+
+TORCH_IS_HERE = importlib.util.find_spec("torch") is not None
+IMPORTS_TORCH = re.compile(r"^(import|from) (torch|runtime)\b", re.MULTILINE)
+
+
+class SkippedModule(pytest.Module):
+    """A module of tests of the runtime on a machine that has only what the compiler needs."""
+
+    def collect(self) -> NoReturn:
+        pytest.skip("needs torch, which only the runtime does")
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Skip, rather than fail to import, what needs torch where it is absent."""
+    if TORCH_IS_HERE or not IMPORTS_TORCH.search(module_path.read_text(encoding="utf-8")):
+        return None
+    return SkippedModule.from_parent(parent, path=module_path)

@@ -65,9 +65,9 @@ def test_every_command_is_in_the_table_of_documented_options_and_in_the_readme()
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_a_command_names_its_options(name: str) -> None:
-    shown = CliRunner().invoke(vppc_group, [name, "-h"])
-    assert shown.exit_code == 0
-    words = set(shown.output.replace(",", " ").replace("[", " ").replace("]", " ").split())
+    shown = run(name, "-h")
+    assert shown.returncode == 0
+    words = set(shown.stdout.replace(",", " ").replace("[", " ").replace("]", " ").split())
     assert set(DOCUMENTED[name].split()) <= words
 
 
