@@ -1,0 +1,56 @@
+"""The commands in the documents print what the documents say.
+
+Run with REWRITE_DOCS=1 to write their output anew, then read it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(r"(?<=```console\n)(.*?)(?=```)", re.DOTALL)
+PAGES = [page for page in sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")]) if BLOCK.search(page.read_text())]
+
+
+def output(command: str) -> str:
+    shell = f'vppc() {{ "{sys.executable}" -m vppc "$@"; }}\nset -o pipefail\n{command}'
+    run = subprocess.run(
+        ["bash", "-c", shell],
+        cwd=ROOT,
+        env={**os.environ, "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8", "COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=120,
+    )
+    return run.stdout + run.stderr
+
+
+def filled(block: str) -> str:
+    commands = [line[2:] for line in block.splitlines() if line.startswith("$ ")]
+    return "".join(f"$ {command}\n{output(command)}" for command in commands)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.skipif(shutil.which("bash") is None, reason="the documents' commands are for bash")
+def test_commands_print_what_the_page_says(page: Path) -> None:
+    said = page.read_text(encoding="utf-8")
+    printed = BLOCK.sub(lambda found: filled(found[1]), said)
+    if "REWRITE_DOCS" in os.environ:
+        page.write_text(printed, encoding="utf-8")
+    assert printed == said or "REWRITE_DOCS" in os.environ
+
+
+@pytest.mark.parametrize(
+    "page", sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")]), ids=lambda page: page.name
+)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
