@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
 
 from vppc.errors import InputError
 from vppc.ir.dag import Dag
@@ -38,8 +39,9 @@ class Admission:
         for chunk, samples in enumerate(Dag.of(schedule).token):
             gates[chunk] = max(gates[chunk], *samples, -1)  # a decode waits for the token before it
         if self.barrier:
-            for start in _group_starts(schedule):
-                gates[start] = start - 1
+            for chunk, (before, group) in enumerate(pairwise(chunk_groups(schedule)), 1):
+                if before != group:
+                    gates[chunk] = chunk - 1
         if self.max_resident_tokens is not None:
             _tighten_for_kv(gates, schedule, self.max_resident_tokens)
         return gates
@@ -54,16 +56,19 @@ def default_in_flight(ranks: tuple[int, ...], packed: bool) -> int:
     return 3 * (needed + 1) // 2 if packed else needed
 
 
-def _group_starts(schedule: Schedule) -> list[int]:
-    """The chunks at which no earlier request goes on: where a barrier can stand."""
+def chunk_groups(schedule: Schedule) -> list[int]:
+    """For every chunk the number of its group: chunks that share requests, directly or through others.
+
+    One prompt after another makes a group a prompt. A barrier can only stand between groups.
+    """
     last = _last_chunks(schedule)
-    starts = []
-    open_until = -1
+    groups: list[int] = []
+    group, open_until = -1, -1
     for index, chunk in enumerate(schedule.chunks):
-        if open_until < index:
-            starts.append(index)
+        group += open_until < index
+        groups.append(group)
         open_until = max(open_until, *(last[part.request] for part in chunk.parts))
-    return starts
+    return groups
 
 
 def _last_chunks(schedule: Schedule) -> dict[int, int]:

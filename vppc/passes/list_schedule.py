@@ -6,15 +6,21 @@ How far rank 0 may run ahead is the gate's business (see :mod:`vppc.passes.admis
 P = 2 the resulting order is optimal; at P = 4 and 8 it is within 0.2% of the optimum that a constraint solver
 proves. (List scheduling: Graham, Bounds on Multiprocessing Timing Anomalies, 1969.)
 
+Between prompts there is a choice: an early stage of a later prompt, or a late stage of an earlier one, whose
+first token is then sooner. The later prompt's turn comes only when the rank downstream would otherwise run dry:
+its chunks fill the gaps of the prompt before and do not push in front of it.
+
 Every stage takes chunks in order, which keeps the KV prefix right and every channel a FIFO.
 """
 
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from itertools import pairwise
 
 from vppc.costs.model import OpCosts
 from vppc.ir.schedule import Order, Schedule
+from vppc.passes.admission import chunk_groups
 
 _ASLEEP = float("inf")
 
@@ -25,70 +31,107 @@ def list_schedule(schedule: Schedule, costs: OpCosts, gates: list[int]) -> tuple
     Activations arrive a transfer after their stage ended, one transfer at a time on a channel. The DAG's prefix
     edges hold because each stage runs the chunks in order, its token edges because they are gates.
     """
-    count, stages, ranks = len(schedule.chunks), len(schedule.stages), schedule.stage_ranks
-    on_rank = schedule.rank_stages
-    leaves = on_rank[0][-1]  # a chunk has left once rank 0 has run the last of its stages on it
-    seconds, transfer, arrivals = costs.seconds, costs.transfer, schedule.chunk_arrivals
-    channel_of = [_channel(ranks, stage, schedule.pp) for stage in range(stages)]
-    channel_free = [0.0] * (schedule.pp * schedule.pp)
+    return _Scheduler(schedule, costs, gates).run()
 
-    ready: list[list[float]] = [[] for _ in range(stages)]  # when the input of a stage's i-th chunk is there
-    done = [0] * stages  # how many chunks a stage has run
-    free = [0.0] * schedule.pp
-    wake = [0.0] * schedule.pp  # when a rank looks again; its only valid entry in the queue
-    orders: list[list[int]] = [[] for _ in range(schedule.pp)]
-    queue = [(0.0, rank) for rank in range(schedule.pp)]
-    while queue:
-        now, rank = heappop(queue)
-        if now != wake[rank]:
-            continue
-        later = _ASLEEP
-        for stage in on_rank[rank]:
+
+class _Scheduler:
+    """The state of the clock: what each stage has run, what has arrived for it, and when each rank looks again."""
+
+    def __init__(self, schedule: Schedule, costs: OpCosts, gates: list[int]) -> None:
+        stages, ranks, pp = len(schedule.stages), schedule.stage_ranks, schedule.pp
+        self.count, self.stages, self.ranks, self.pp = len(schedule.chunks), stages, ranks, pp
+        self.on_rank = schedule.rank_stages
+        self.leaves = self.on_rank[0][-1]  # a chunk has left once rank 0 has run the last of its stages on it
+        self.seconds, self.transfer, self.gates = costs.seconds, costs.transfer, gates
+        self.groups = chunk_groups(schedule)
+        self.several = bool(self.groups) and self.groups[-1] > 0
+        self.peers = [after if after != here else -1 for here, after in pairwise((*ranks, ranks[-1]))]
+        self.runs = [1] * stages  # how many operations an arriving chunk makes for its rank, up to the next transfer
+        for stage in range(stages - 2, -1, -1):
+            if self.peers[stage] < 0:
+                self.runs[stage] += self.runs[stage + 1]
+
+        self.ready: list[list[float]] = [[] for _ in range(stages)]  # when the input of a stage's i-th chunk is there
+        self.ready[0] = list(schedule.chunk_arrivals)
+        self.done = [0] * stages  # how many chunks a stage has run
+        self.free = [0.0] * pp  # when a rank has run all that it was given
+        self.backlog = [0.0] * pp  # seconds of what has been sent to a rank and not been run
+        self.channel_free = [0.0] * (pp * pp)
+        self.orders: list[list[int]] = [[] for _ in range(pp)]
+        self.wake = [0.0] * pp  # when a rank looks again; its only valid entry in the queue
+        self.queue = [(0.0, rank) for rank in range(pp)]
+
+    def run(self) -> tuple[Order, float]:
+        queue, wake = self.queue, self.wake
+        while queue:
+            now, rank = heappop(queue)
+            if now == wake[rank]:
+                stage = self._choose(rank, now)
+                if stage >= 0:
+                    self._run(rank, stage, now)
+        return Order(tuple(map(tuple, self.orders))), max(self.free)
+
+    def _choose(self, rank: int, now: float) -> int:
+        """The stage to run next; -1 if no input is there, and the rank sleeps until one is."""
+        done, ready, later = self.done, self.ready, _ASLEEP
+        early = -1
+        for stage in self.on_rank[rank]:
             chunk = done[stage]
-            if chunk == count:
+            if chunk >= len(ready[stage]) or (stage == 0 and done[self.leaves] <= self.gates[chunk]):
                 continue
-            if stage:
-                arrived = ready[stage]
-                if chunk >= len(arrived):
-                    continue
-                at = arrived[chunk]
-            else:
-                if done[leaves] <= gates[chunk]:
-                    continue
-                at = arrivals[chunk]
-            if at <= now:
-                break
-            later = min(later, at)
-        else:
-            wake[rank] = later
-            if later != _ASLEEP:
-                heappush(queue, (later, rank))
-            continue
-        op = chunk * stages + stage
-        end = now + seconds[op]
-        orders[rank].append(op)
-        done[stage] += 1
-        free[rank] = wake[rank] = end
-        heappush(queue, (end, rank))
-        channel = channel_of[stage]
-        if channel < 0:
-            if stage + 1 < stages:
-                ready[stage + 1].append(end)
-            continue
-        start = channel_free[channel]
-        start = end if start < end else start
-        there = channel_free[channel] = start + transfer[chunk]
-        ready[stage + 1].append(there)
-        peer = ranks[stage + 1]
-        if free[peer] > there:
-            there = free[peer]
-        if there < wake[peer]:
-            wake[peer] = there
-            heappush(queue, (there, peer))
-    return Order(tuple(map(tuple, orders))), max(free)
+            at = ready[stage][chunk]
+            if at > now:
+                later = at if at < later else later
+            elif early < 0:
+                early = stage
+                if not self.several:
+                    break
+            elif self._may_come_first(stage, early, now):
+                return stage
+        if early < 0:
+            self._sleep(rank, later)
+        return early
 
+    def _may_come_first(self, late: int, early: int, now: float) -> bool:
+        """Whether a late stage, of an earlier prompt, goes before an early one without anybody running dry."""
+        chunk, held = self.done[late], self.done[early]
+        if self.groups[chunk] >= self.groups[held]:
+            return False
+        peer = self.peers[early]
+        if peer < 0:
+            return True
+        fed_until = max(self.free[peer], now) + self.backlog[peer]
+        meanwhile = self.seconds[chunk * self.stages + late] + self.seconds[held * self.stages + early]
+        return fed_until >= now + meanwhile + self.transfer[held]
 
-def _channel(ranks: tuple[int, ...], stage: int, pp: int) -> int:
-    if stage + 1 == len(ranks) or ranks[stage] == ranks[stage + 1]:
-        return -1
-    return ranks[stage] * pp + ranks[stage + 1]
+    def _run(self, rank: int, stage: int, now: float) -> None:
+        chunk = self.done[stage]
+        op = chunk * self.stages + stage
+        self.orders[rank].append(op)
+        self.done[stage] = chunk + 1
+        if stage:
+            self.backlog[rank] -= self.seconds[op]
+        self.free[rank] = end = now + self.seconds[op]
+        self._sleep(rank, end)
+        peer = self.peers[stage]
+        if peer >= 0:
+            self._send(rank * self.pp + peer, peer, op + 1, end)
+        elif stage + 1 < self.stages:
+            self.ready[stage + 1].append(end)
+
+    def _send(self, channel: int, peer: int, op: int, end: float) -> None:
+        """Pass on the input of ``op``, and wake its rank if it sleeps."""
+        chunk, stage = divmod(op, self.stages)
+        start = self.channel_free[channel]
+        there = (end if start < end else start) + self.transfer[chunk]
+        self.channel_free[channel] = there
+        self.ready[stage].append(there)
+        self.backlog[peer] += sum(self.seconds[op : op + self.runs[stage]])
+        there = max(there, self.free[peer])
+        if there < self.wake[peer]:
+            self._sleep(peer, there)
+
+    def _sleep(self, rank: int, until: float) -> None:
+        self.wake[rank] = until
+        if until != _ASLEEP:
+            heappush(self.queue, (until, rank))
