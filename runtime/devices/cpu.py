@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import platform
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from runtime.devices.protocol import Link
+from runtime.clock import Clock
+from runtime.devices.links import GroupLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,32 +24,18 @@ class CpuDevice:
     def torch_device(self) -> torch.device:
         return torch.device("cpu")
 
-    def link(self, group: Any, peer: int) -> Link:
-        return _GlooLink(group, peer)
+    def link(self, group: Any, peer: int) -> GroupLink:
+        return GroupLink(group, peer)
 
     def synchronize(self) -> None:
         """Nothing is queued."""
 
+    def progress(self, clock: Clock, report: Callable[[float, float], None] | None = None) -> None:
+        """Nothing is queued, so the host's own place in the program is the device's."""
 
-class _GlooTransfer:
-    __slots__ = ("works",)
+    def describe(self) -> str:
+        threads = torch.get_num_threads()
+        return f"{platform.machine()} CPU, {threads} {'thread' if threads == 1 else 'threads'}"
 
-    def __init__(self, works: Sequence[Any]) -> None:
-        self.works = works
-
-    def wait(self) -> None:
-        for work in self.works:
-            work.wait()
-
-
-class _GlooLink:
-    """Posts straight to the process group: the checks of torch.distributed's own functions cost more than a post."""
-
-    def __init__(self, group: Any, peer: int) -> None:
-        self.group, self.peer = group, peer
-
-    def send(self, tensors: Sequence[torch.Tensor]) -> _GlooTransfer:
-        return _GlooTransfer([self.group.send([tensor], self.peer, 0) for tensor in tensors])
-
-    def recv(self, tensors: Sequence[torch.Tensor]) -> _GlooTransfer:
-        return _GlooTransfer([self.group.recv([tensor], self.peer, 0) for tensor in tensors])
+    def free_memory(self) -> None:
+        """Shared with everything else on the machine."""

@@ -1,16 +1,20 @@
 """What the runtime asks of a device and its links, behind one small protocol.
 
-On a CPU a WAIT blocks the host. On an accelerator the host only queues work: a WAIT makes the compute stream wait
-for the transfer, and what must be polled to notice a stall are events.
+On a CPU work is done when a call returns, and a WAIT blocks the host. On an accelerator the host only queues work
+on the compute stream, which then is the thread of control that the program was proven and priced for: a transfer is
+posted when the stream gets there, and a WAIT makes the stream wait, not the host. What tells where the device is,
+and keeps the host from running far ahead of it, is the device's :class:`Progress`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
+
+    from runtime.clock import Clock
 
 
 class Transfer(Protocol):
@@ -25,11 +29,31 @@ class Link(Protocol):
     """One process's end of a channel: a communicator of its own, so that channels never block each other."""
 
     def send(self, tensors: Sequence[torch.Tensor]) -> Transfer:
-        """Post a send of the tensors, in order; does not block."""
+        """Post a send of the tensors, in order, behind what the program has done so far; does not block."""
         ...
 
     def recv(self, tensors: Sequence[torch.Tensor]) -> Transfer:
-        """Post a receive into the tensors, in order; does not block."""
+        """Post a receive into the tensors, in order, behind what the program has done so far; does not block."""
+        ...
+
+
+class Progress(Protocol):
+    """Where a device is in the program that the host queues. ``begin`` and ``end`` go around each instruction."""
+
+    def begin(self) -> None:
+        """The next instruction is about to be queued."""
+        ...
+
+    def end(self) -> None:
+        """It is queued. Blocks while too many are queued that the device has not finished."""
+        ...
+
+    def drain(self) -> None:
+        """Block until the device has finished all that is queued."""
+        ...
+
+    def unfinished(self) -> int | None:
+        """The first queued instruction that the device has not finished, None when there is none. From any thread."""
         ...
 
 
@@ -55,4 +79,19 @@ class Device(Protocol):
 
     def synchronize(self) -> None:
         """Block the host until all queued work is done."""
+        ...
+
+    def progress(self, clock: Clock, report: Callable[[float, float], None] | None = None) -> Progress | None:
+        """A new program's progress, None where the host does the work itself.
+
+        ``report`` gets the start and the end of each instruction, in order, on ``clock``, when they are known.
+        """
+        ...
+
+    def describe(self) -> str:
+        """What it is, in a few words."""
+        ...
+
+    def free_memory(self) -> int | None:
+        """Bytes of device memory that nobody uses, None where that is no fixed amount."""
         ...
