@@ -5,17 +5,22 @@ from __future__ import annotations
 import sys
 
 from runtime.arguments import parse
-from runtime.run import run
 from vppc.errors import VppcError
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one process of a schedule; a failure is one message on stderr and an exit status."""
     try:
-        run(parse(sys.argv[1:] if arguments is None else arguments))
+        parsed = parse(sys.argv[1:] if arguments is None else arguments)
+        from runtime.run import run  # it imports torch, which takes seconds
+
+        run(parsed)
     except VppcError as error:
         sys.stderr.write(f"vppc-run: {error}\n")
         sys.exit(error.exit_status)
+    except KeyboardInterrupt:  # before the watchdog listens to signals
+        sys.stderr.write("vppc-run: interrupted\n")
+        sys.exit(130)
 
 
 if __name__ == "__main__":

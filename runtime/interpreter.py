@@ -9,54 +9,58 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from runtime.clock import Clock
-from runtime.devices.protocol import Link, Transfer
-from runtime.faults import RunFailed
+from runtime.devices.protocol import Link, Progress, Transfer
+from runtime.faults import Position, RunFailed
 from runtime.journal import Journal
 from runtime.runners.protocol import Buffer, Runner
-from vppc.ir.instruction import FORWARD, RECV, SAMPLE, SEND, WAIT
+from vppc.ir.instruction import FORWARD, RECV, SEND, WAIT, Row
 from vppc.ir.schedule import Schedule
+
+Mark: TypeAlias = Callable[[int], AbstractContextManager[Any]]
+"""Gives the context in which the instruction with that index is to run."""
 
 
 @dataclass(frozen=True, slots=True)
-class FirstToken:
-    """A token that a request got, and its TTFT: seconds from the request's arrival."""
+class Token:
+    """A token made for a request, and when: in seconds from the request's arrival (the first one's is its TTFT)."""
 
     request: int
     token: int
-    ttft: float
-
-
-@dataclass(slots=True)
-class Position:
-    """Where the interpreter stands, for the watchdog to read from its thread."""
-
-    index: int = -1
-    idle: bool = False
-
-    def read(self) -> tuple[int, bool]:
-        return self.index, self.idle
+    seconds: float
 
 
 @dataclass(slots=True)
 class Cancellation:
-    """Requests to cancel: ``at[r]`` is the chunk from whose first stage on request r is not computed any more."""
+    """Requests to cancel: ``at[r]`` is the chunk from which on request r is not computed any more."""
 
     at: dict[int, int] = field(default_factory=dict)
+
+    def now(self, request: int) -> None:
+        """Cancel a request in all chunks from this moment on; called from another thread."""
+        self.at[request] = 0
 
     def skipped(self, requests: frozenset[int], chunk: int) -> frozenset[int]:
         """Those of the requests that are cancelled by the time of ``chunk``."""
         at = self.at
-        return frozenset(r for r in requests if r in at and chunk >= at[r]) if at else frozenset()
+        return frozenset(r for r in requests if r in at and chunk >= at[r]) if at else _NONE
+
+
+_NONE: frozenset[int] = frozenset()
 
 
 class Interpreter:
-    """Runs the program of ``rank``. ``buffers`` are the tensors of its buffer numbers."""
+    """Runs the program of ``rank``. ``buffers`` are the tensors of its buffer numbers.
+
+    ``tokens`` are those made so far, ``position`` is where the program stands. A device that queues instructions
+    has a ``progress``, which also reports the times of the journal.
+    """
 
     def __init__(
         self,
@@ -67,104 +71,129 @@ class Interpreter:
         buffers: Sequence[Buffer],
         clock: Clock,
         *,
+        position: Position | None = None,
+        progress: Progress | None = None,
         journal: Journal | None = None,
         cancellation: Cancellation | None = None,
-        mark: Callable[[int], Any] | None = None,
+        mark: Mark | None = None,
         check_finite: bool = False,
     ) -> None:
         self.schedule, self.rank, self.runner = schedule, rank, runner
         self.links, self.buffers, self.clock = links, buffers, clock
-        self.journal, self.mark, self.check_finite = journal, mark, check_finite
+        self.progress, self.journal, self.mark, self.check_finite = progress, journal, mark, check_finite
         self.cancellation = cancellation or Cancellation()
-        self.position = Position()
-        self.tokens: list[FirstToken] = []
-        self.prepared: dict[int, tuple[frozenset[int], Any]] = {}
-        self.rows = [chunk.tokens for chunk in schedule.chunks]
-        self.requests = [frozenset(part.request for part in chunk.parts) for chunk in schedule.chunks]
+        self.position = position or Position(rank)
+        self.tokens: list[Token] = []
+        self._origin = 0.0
+        self._posted: dict[int, Transfer] = {}
+        self._prepared: dict[int, tuple[frozenset[int], Any]] = {}
+        self._views: dict[tuple[int, int], Buffer] = {}
+        self._rows = [chunk.tokens for chunk in schedule.chunks]
+        self._requests = [frozenset([part.request for part in chunk.parts]) for chunk in schedule.chunks]
         last = {part.request: index for index, chunk in enumerate(schedule.chunks) for part in chunk.parts}
-        self.leaving: dict[int, list[int]] = {}  # chunk -> requests with their last part in it
+        self._leaving: dict[int, list[int]] = {}  # chunk -> requests with their last part in it
         for request, chunk in last.items():
-            self.leaving.setdefault(chunk, []).append(request)
-        self.last_stage = schedule.rank_stages[rank][-1]
-        self.samples_here = schedule.stages[-1].rank == rank
+            self._leaving.setdefault(chunk, []).append(request)
+        self._last_stage = schedule.rank_stages[rank][-1]
+        sampled = schedule.samples if schedule.stages[-1].rank == rank else ()
+        self._sampled = frozenset(chunk for chunk, sample in enumerate(sampled) if sample)
+        self._arrivals = schedule.chunk_arrivals if any(r.arrival for r in schedule.requests) else None
 
     def run(self, origin: float) -> None:
         """Run the program; ``origin`` is the clock's reading at the start, from which times and arrivals count."""
-        now, position, journal, mark = self.clock.now, self.position, self.journal, self.mark
-        transfers: dict[int, Transfer] = {}
-        for index, (op, chunk, stage, x, y, z) in enumerate(self.schedule.programs[self.rank].rows()):
+        self._origin = origin - self.clock.offset
+        position, progress, now = self.position, self.progress, time.perf_counter
+        journal = self.journal if progress is None else None
+        execute = self._execute if self.mark is None and progress is None else self._surrounded
+        position.enter(self.schedule, progress)
+        for index, row in enumerate(self.schedule.programs[self.rank].rows()):
             position.index = index
-            if stage == 0 and op == FORWARD:
-                self._await_arrival(chunk, origin)
-            start = now()
-            context = mark(index) if mark is not None else None
-            if context is not None:
-                context.__enter__()
-            if op == FORWARD:
-                self._forward(chunk, stage, x, y)
-            elif op == WAIT:
-                transfers.pop(x).wait()
-            elif op == SEND:
-                transfers[index] = self.links[z].send(self._rows(x, chunk))
-            elif op == RECV:
-                transfers[index] = self.links[z].recv(self._rows(x, chunk))
-            elif op == SAMPLE:
-                self._sample(chunk, x, origin)
-            if context is not None:
-                context.__exit__(None, None, None)
-            if journal is not None:
-                journal.add(start - origin, now() - origin)
+            if self._arrivals is not None and row[0] == FORWARD and row[2] == 0:
+                self._await_arrival(self._arrivals[row[1]])
+            if journal is None:
+                execute(index, row)
+            else:
+                start = now()
+                execute(index, row)
+                journal.add(start, now())
+        if progress is not None:
+            progress.drain()
         position.index += 1
-        position.idle = True
 
-    def scratch(self, rows: int) -> Buffer:
-        """New tensors for ``rows`` tokens, of the shape of a buffer."""
-        like = self.runner.payload
-        device = self.buffers[0][0].device if self.buffers and self.buffers[0] else None
-        return tuple(torch.empty(rows, *spec.row, dtype=spec.dtype, device=device) for spec in like)
+    def _execute(self, index: int, row: Row) -> None:
+        op, chunk, stage, x, y, z = row
+        if op == FORWARD:
+            self._forward(chunk, stage, x, y)
+        elif op == WAIT:
+            self._posted.pop(x).wait()
+        elif op == SEND:
+            self._posted[index] = self.links[z].send(self._view(x, chunk))
+        elif op == RECV:
+            self._posted[index] = self.links[z].recv(self._view(x, chunk))
+        else:
+            self._sample(chunk, x)
 
-    def _rows(self, buffer: int, chunk: int) -> Buffer:
-        """The part of a buffer that a chunk fills."""
-        rows = self.rows[chunk]
-        return tuple([tensor[:rows] for tensor in self.buffers[buffer]])
+    def _surrounded(self, index: int, row: Row) -> None:
+        """An instruction between what marks it for a profiler and tells the device's progress."""
+        progress = self.progress
+        if progress is not None:
+            progress.begin()
+        with self.mark(index) if self.mark is not None else nullcontext():
+            self._execute(index, row)
+        if progress is not None:
+            progress.end()
 
-    def _await_arrival(self, chunk: int, origin: float) -> None:
-        left = origin + self.schedule.chunk_arrivals[chunk] - self.clock.now()
+    def _view(self, buffer: int, chunk: int) -> Buffer:
+        """The rows of a buffer that a chunk fills. Slicing costs more than all else here, so slices are kept."""
+        key = buffer, self._rows[chunk]
+        view = self._views.get(key)
+        if view is None:
+            view = self._views[key] = tuple([tensor[: key[1]] for tensor in self.buffers[buffer]])
+        return view
+
+    def _await_arrival(self, arrival: float) -> None:
+        left = self._origin + arrival - time.perf_counter()
         if left > 0:
             self.position.idle = True
             time.sleep(left)
             self.position.idle = False
 
     def _prepare(self, chunk: int) -> tuple[frozenset[int], Any]:
-        skip = self.cancellation.skipped(self.requests[chunk], chunk)
-        known = self.prepared.get(chunk)
+        skip = self.cancellation.skipped(self._requests[chunk], chunk)
+        known = self._prepared.get(chunk)
         if known is None or known[0] != skip:
-            known = self.prepared[chunk] = (skip, self.runner.prepare(chunk, skip))
+            known = self._prepared[chunk] = (skip, self.runner.prepare(chunk, skip))
         return known
 
     def _forward(self, chunk: int, stage: int, source: int, target: int) -> None:
         skip, prepared = self._prepare(chunk)
-        if len(skip) < len(self.requests[chunk]):
-            inputs = self._rows(source, chunk) if source >= 0 else None
-            outputs = self._rows(target, chunk) if target >= 0 else None
+        if len(skip) < len(self._requests[chunk]):
+            inputs = self._view(source, chunk) if source >= 0 else None
+            outputs = self._view(target, chunk) if target >= 0 else None
             self.runner.forward(stage, prepared, inputs, outputs)
-            if self.check_finite and outputs is not None and not skip:
-                for tensor in outputs:
-                    if not torch.isfinite(tensor).all():
-                        raise RunFailed("wrote a value that is not finite")
-        if stage == self.last_stage and not (self.samples_here and self.schedule.samples[chunk]):
+            if self.check_finite and outputs is not None:
+                _check_finite(outputs)
+        if stage == self._last_stage and chunk not in self._sampled:
             self._leave(chunk)
 
-    def _sample(self, chunk: int, buffer: int, origin: float) -> None:
+    def _sample(self, chunk: int, buffer: int) -> None:
         skip, prepared = self._prepare(chunk)
-        if len(skip) < len(self.requests[chunk]):
-            for request, token in self.runner.sample(prepared, self._rows(buffer, chunk)):
-                arrival = self.schedule.requests[request].arrival
-                self.tokens.append(FirstToken(request, token, self.clock.now() - origin - arrival))
+        if len(skip) < len(self._requests[chunk]):
+            made = self.runner.sample(prepared, self._view(buffer, chunk))
+            since = time.perf_counter() - self._origin
+            for request, token in made:
+                self.tokens.append(Token(request, token, since - self.schedule.requests[request].arrival))
         self._leave(chunk)
 
     def _leave(self, chunk: int) -> None:
         """This rank is through with the chunk."""
-        self.prepared.pop(chunk, None)
-        for request in self.leaving.get(chunk, ()):
+        self._prepared.pop(chunk, None)
+        for request in self._leaving.get(chunk, ()):
             self.runner.release(request)
+
+
+def _check_finite(outputs: Buffer) -> None:
+    for tensor in outputs:
+        wrong = tensor.numel() - int(torch.isfinite(tensor).sum())
+        if wrong:
+            raise RunFailed(f"wrote {wrong} values of {tensor.numel()} that are not finite")

@@ -8,24 +8,32 @@ first that the rank knows of its end; so lines come in the order in which instru
 from __future__ import annotations
 
 import json
-import shutil
+import os
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
 
 from runtime.clock import Clock
+from vppc.errors import InputError
 from vppc.ir.instruction import OPS, RECV, SEND, WAIT, Program
 
 FORMAT, VERSION = "vppc.journal", 1
-_BATCH = 8192
 
 
 class Journal:
-    """One process's journal, written in batches so that it takes no memory to speak of."""
+    """One process's journal. Times are kept as numbers, 16 bytes an instruction, and written when the run is over.
+
+    Writing in between would take time from the run. :meth:`close` may be called from another thread, in the middle
+    of a run that has failed: what was done by then is written.
+    """
 
     def __init__(self, folder: Path, program: Program, rank: int, tp_rank: int, digest: str, clock: Clock) -> None:
-        self.program = program
-        self.file = (folder / f"rank-{rank}-tp-{tp_rank}.jsonl").open("w", encoding="utf-8")
-        header = {
+        self.program, self.clock = program, clock
+        self.origin = 0.0
+        """When the run started, on the common clock."""
+        self._file = (folder / f"rank-{rank}-tp-{tp_rank}.jsonl").open("w", encoding="utf-8")
+        self._times = array("d")  # start and end of each instruction
+        self._header = {
             "format": FORMAT,
             "version": VERSION,
             "rank": rank,
@@ -34,45 +42,44 @@ class Journal:
             "clock_offset": clock.offset,
             "clock_uncertainty": clock.uncertainty,
         }
-        self.file.write(json.dumps(header) + "\n")
-        self.times = array("d")  # start and end of each instruction since the last batch
-        self.first = 0
-        self.posted: dict[int, float] = {}
 
     def add(self, start: float, end: float) -> None:
-        """The next instruction ran from ``start`` to ``end``."""
-        times = self.times
+        """The next instruction ran from ``start`` to ``end``, as ``time.perf_counter()`` reads."""
+        times = self._times
         times.append(start)
         times.append(end)
-        if len(times) >= 2 * _BATCH:
-            self.flush()
 
-    def flush(self) -> None:
-        """Write what has been added."""
-        times = self.times
-        lines: list[str] = []
-        for index, start, end in zip(range(self.first, len(self.program)), times[::2], times[1::2], strict=False):
-            op, _, _, x, _, _ = self.program.row(index)
-            if op in (SEND, RECV):
-                self.posted[index] = start
-                continue
-            if op == WAIT:
-                posted = self.posted.pop(x)
-                name = OPS[self.program.row(x)[0]]
-                lines.append(
-                    f'{{"i": {x}, "op": "{name}", "start": {posted:.7f}, "end": {end:.7f}, "posted": {posted:.7f}}}\n'
-                )
-            lines.append(f'{{"i": {index}, "op": "{OPS[op]}", "start": {start:.7f}, "end": {end:.7f}}}\n')
-        self.file.writelines(lines)
-        self.first += len(times) // 2
-        del times[:]
+    def report(self, start: float, end: float) -> None:
+        """The next instruction ran from ``start`` to ``end`` on the common clock."""
+        self.add(start - self.clock.offset, end - self.clock.offset)
 
     def close(self) -> None:
-        self.flush()
-        self.file.close()
+        """Write everything."""
+        with self._file as file:
+            file.write(json.dumps(self._header) + "\n")
+            file.writelines(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        times, origin = self._times, self.origin - self.clock.offset
+        posted: dict[int, float] = {}
+        for index in range(len(times) // 2):
+            start, end = times[2 * index] - origin, times[2 * index + 1] - origin
+            op, _, _, x, _, _ = self.program.row(index)
+            if op in (SEND, RECV):
+                posted[index] = start
+                continue
+            if op == WAIT:
+                begin, name = posted.pop(x), OPS[self.program.row(x)[0]]
+                yield f'{{"i": {x}, "op": "{name}", "start": {begin:.7f}, "end": {end:.7f}, "posted": {begin:.7f}}}\n'
+            yield f'{{"i": {index}, "op": "{OPS[op]}", "start": {start:.7f}, "end": {end:.7f}}}\n'
 
 
-def make_folder(folder: Path, schedule_file: Path) -> None:
-    """Make a journal's folder, with the schedule in it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(schedule_file, folder / "schedule.json")
+def make_folder(folder: Path, schedule_file: str) -> None:
+    """Make a journal's folder, with the schedule in it; several processes may at once. Raises InputError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        beside = folder / f".schedule.json.{os.getpid()}"
+        beside.write_bytes(Path(schedule_file).read_bytes())
+        beside.replace(folder / "schedule.json")
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", file=str(folder), remedy="name a folder") from None

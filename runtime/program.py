@@ -6,10 +6,10 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.channels import World
 from runtime.faults import RunFailed
 from runtime.reading import schedule_of
-from vppc.errors import CheckFailed, InputError, VppcError
+from runtime.world import World
+from vppc.errors import CheckFailed, InputError
 from vppc.ir.certificate import Certificate, check_certificate
 from vppc.ir.schedule import Schedule
 
@@ -47,22 +47,18 @@ def load(path: str) -> Loaded:
     return Loaded(schedule, hashlib.sha256(data).hexdigest())
 
 
-def agree(world: World, loaded: Loaded | VppcError) -> Loaded:
-    """The program, when every process loaded the same one.
+def load_together(world: World, path: str) -> Loaded:
+    """The program, when every process has the same one.
 
-    Raises the error of the first process that failed, or names the processes whose file is another one than
-    process 0's.
+    Raises RunFailed with the message of a process that cannot load its file, or with the names of the processes
+    whose file is another one than process 0's.
     """
-    said = world.gather((loaded.digest, "") if isinstance(loaded, Loaded) else ("", str(loaded)))
-    if isinstance(loaded, VppcError):
-        raise loaded
-    for process, (_, error) in enumerate(said):
-        if error:
-            raise InputError(f"process {process} cannot run: {error}", remedy="give every process the same file")
-    others = [str(process) for process, (digest, _) in enumerate(said) if digest != said[0][0]]
+    loaded = world.together(lambda: load(path))
+    digests = world.gather(loaded.digest)
+    others = [str(process) for process, digest in enumerate(digests) if digest != digests[0]]
     if others:
         raise RunFailed(
             f"another schedule file on process {', '.join(others)} than on process 0: "
-            + ", ".join(f"{process} has {digest[:12]}" for process, (digest, _) in enumerate(said))
+            + ", ".join(f"{process} has {digest[:12]}" for process, digest in enumerate(digests))
         )
     return loaded

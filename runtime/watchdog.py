@@ -1,11 +1,12 @@
-"""The watchdog: a thread in every process that notices when a rank dies or stalls, and ends the run.
+"""The watchdog: notices in every process when a rank dies or stalls, and ends the run on all.
 
-Every process beats: it writes where it stands to the store that all share, and reads where the others stand. Who
-stops beating is dead or stopped. Who beats but stays at one instruction is stalled; if that is a WAIT, somebody
-else is to blame. The first to notice writes the verdict to the store, and all end with the same message.
+Every process beats: it writes where it stands to the board that all share, and reads where the others stand. Who
+stops beating is dead or stopped. Who beats but stays at one place is stalled; if it waits there, somebody else is
+to blame. The first to notice writes the verdict on the board, and all end with the same message.
 
-It works while the main thread is stuck inside a transfer: signals reach it through a pipe (``set_wakeup_fd``), and
-it ends the process with ``os._exit``, which no stuck transfer can hold up.
+Two threads do this while the main thread may be stuck inside a transfer. One talks to the board, which can block
+where the process that holds it is stopped. The other judges and never waits for anything without a limit: signals
+reach it through a pipe (``set_wakeup_fd``), and it ends the process with ``os._exit``, which nothing can hold up.
 """
 
 from __future__ import annotations
@@ -18,202 +19,255 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from runtime.faults import Places
+from runtime.board import Beat, Board, Notices, Verdict
+from runtime.faults import Position, RunFailed, State, described
+from runtime.peers import Peer
 
-_ENDING = {signal.SIGTERM: "terminated", signal.SIGINT: "interrupted"}
+INTERRUPTED, TERMINATED = Verdict(130, "interrupted"), Verdict(143, "terminated")
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
-    """What a process last said of itself: how often it has beaten, its instruction, and for how long it has been
-    there, in seconds; ``idle`` when it waits for a request to arrive, or is through."""
+class Limits:
+    """Seconds, all from the ``timeout`` within which every process is to have ended after a fault."""
 
-    count: int
-    index: int
-    since: float
-    idle: bool
-
-    def encode(self) -> str:
-        return f"{self.count} {self.index} {self.since:.3f} {int(self.idle)}"
+    interval: float
+    """Between beats."""
+    quick: float
+    """Of silence, that tell of a death when there is a sign of one already."""
+    silence: float
+    """Of silence, that tell of a death without any sign."""
+    stall: float
+    """At one instruction."""
 
     @classmethod
-    def decode(cls, text: bytes) -> Beat:
-        count, index, since, idle = text.decode().split()
-        return cls(int(count), int(index), float(since), idle == "1")
+    def of(cls, timeout: float) -> Limits:
+        interval = min(0.5, timeout / 32)
+        return cls(interval, 4 * interval, timeout / 4, timeout * 3 / 4)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Why the main thread cannot go on; whether another process may have caused it; and when."""
+
+    verdict: Verdict
+    dependent: bool
+    when: float
 
 
 class Watchdog:
     """Watches all processes from one of them.
 
-    ``store`` is a connection that nobody else uses; ``position`` returns (instruction index, idle) of this
-    process; ``timeout`` bounds in seconds how long after a fault all processes end. ``tp`` processes form a rank.
+    ``holder`` is the process that holds the board, None where the launcher does. The callbacks are called from a
+    thread of the watchdog's: ``on_end`` before the process ends early, ``on_cancel`` with requests to cancel, each as
+    (number of the run, request); ``on_usr2`` returns those that the signal asks to cancel, as (run, requests).
     """
 
-    def __init__(
-        self,
-        store: Any,
-        process: int,
-        world: int,
-        tp: int,
-        places: Places,
-        position: Callable[[], tuple[int, bool]],
-        timeout: float,
-    ) -> None:
-        self.store, self.process, self.world, self.tp = store, process, world, tp
-        self.places, self.position, self.timeout = places, position, timeout
-        self.interval = min(1.0, timeout / 16)
-        self.silence = timeout / 4
-        self.count = 0
-        self.index, self.arrived = -2, time.monotonic()
-        self.heard: dict[int, tuple[Beat, float]] = {}  # the newest beat of each process, and when it was new
-        self.reader, self.writer = os.pipe()
-        self.lock = threading.Lock()
-        self.thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
-        self.on_usr2: Callable[[], None] = lambda: None
-        self.stopped = threading.Event()
+    def __init__(self, board: Board, process: int, holder: int | None, position: Position, timeout: float) -> None:
+        self.board, self.process, self.holder, self.position = board, process, holder, position
+        self.limits = Limits.of(timeout)
+        self.on_end: Callable[[], None] = lambda: None
+        self.on_cancel: Callable[[tuple[tuple[int, int], ...]], None] = lambda requests: None
+        self.on_usr2: Callable[[], tuple[int, tuple[int, ...]]] = lambda: (0, ())
+        self._peer = Peer.here()
+        self._count, self._standing, self._arrived = 0, (State.WAITING, ""), time.monotonic()
+        self._heard: list[tuple[Beat, float]] = []  # the newest beat of each process, and when it was new
+        self._spoke = self._ticked = 0.0  # when the talker and the judge were last known to be free
+        self._verdict: Verdict | None = None
+        self._proposal: Verdict | None = None  # to be settled on the board
+        self._lost: RuntimeError | None = None  # why there is no board any more
+        self._failure: _Failure | None = None
+        self._terminated: float | None = None
+        self._cancel: list[tuple[int, tuple[int, ...]]] = []  # what is to be written on the board
+        self._leaving, self._gone, self._wake = threading.Event(), threading.Event(), threading.Event()
+        self._reader, self._writer = os.pipe()
+        self._talker = threading.Thread(target=self._talk, name="watchdog-talker", daemon=True)
+        self._judge = threading.Thread(target=self._watch, name="watchdog-judge", daemon=True)
+
+    def open(self) -> None:
+        """Beat once, so that the others know that this process has come."""
+        self.board.open(self._beat())
+
+    def await_others(self, seconds: float) -> None:
+        """Wait until all have come. Raises RunFailed that names who has not."""
+        deadline = time.monotonic() + seconds
+        try:
+            while not all(arrived := self.board.arrived()):
+                if time.monotonic() > deadline:
+                    missing = ", ".join(str(process) for process, here in enumerate(arrived) if not here)
+                    raise RunFailed(f"process {missing} has not come within {seconds:g} s")
+                time.sleep(self.limits.interval / 8)
+        except RuntimeError:  # what torch's stores raise
+            who = "the launcher" if self.holder is None else f"process {self.holder}"
+            raise RunFailed(f"{who}, which holds the store of the run, went before all had come") from None
 
     def start(self) -> None:
-        """Take over this process's signals and begin to beat. Call it on the main thread."""
-        os.set_blocking(self.writer, False)
-        signal.set_wakeup_fd(self.writer, warn_on_full_buffer=False)
-        for number in (*_ENDING, signal.SIGUSR1, signal.SIGUSR2):
+        """Take over this process's signals and watch. Call it on the main thread, when all have come."""
+        os.set_blocking(self._writer, False)
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, lambda *_: None)
-        self.thread.start()
+        self._spoke = self._ticked = time.monotonic()
+        self._talker.start()
+        self._judge.start()
 
     def stop(self) -> None:
-        """Stop watching: all ranks are through."""
-        self.stopped.set()
+        """Stop watching: all ranks are through. Whoever holds the board stays until the others need it no more."""
+        self._leaving.set()
+        self._wake.set()
+        self._gone.wait(self.limits.silence)
 
-    def end(self, message: str, status: int = 1) -> NoReturn:
-        """End this process with a message, after all others have been told; the first verdict stands."""
-        with self.lock:
-            try:
-                verdict = self.store.compare_set("verdict", "", message).decode()
-            except Exception:  # noqa: BLE001 - with the store gone, what is known here is the best there is
-                verdict = message
-            self._exit(verdict, status)
+    def fail(self, verdict: Verdict, *, dependent: bool) -> NoReturn:
+        """End the run because the main thread cannot go on.
 
-    def fail(self, error: BaseException) -> NoReturn:
-        """End the run because of an exception on this rank, or because of what caused it elsewhere.
-
-        A transfer fails where the other end dies. So others are given the time of some beats to be found dead.
+        ``dependent``: another process may have caused it (a transfer fails where the other end dies), so that those
+        get the time of some beats to be found dead.
         """
-        deadline = time.monotonic() + self.silence
-        while time.monotonic() < deadline:
-            verdict = self._verdict()
-            if verdict:
-                self._exit(verdict, 1)
-            self._listen()
-            lost = self._silent(4 * self.interval)
-            if lost:
-                self.end(self._died(lost))
-            time.sleep(self.interval)
-        self.end(f"{self._here()}: {error}")
+        self._failure = _Failure(verdict, dependent, time.monotonic())
+        while True:  # the judge ends the process
+            time.sleep(60)
+
+    # -- the talker's thread
+
+    def _talk(self) -> None:
+        try:
+            while not self._leaving.is_set():
+                if self._proposal is not None:
+                    self.board.settle(self._proposal)
+                while self._cancel:
+                    self.board.cancel(*self._cancel.pop())
+                self._hear(self.board.exchange(self._beat()))
+                self._wake.wait(self.limits.interval)
+                self._wake.clear()
+            self.board.leave()
+            while self.process == self.holder and self.board.left() < len(self._heard):
+                time.sleep(self.limits.interval / 4)
+        except RuntimeError as error:  # what torch's stores raise
+            self._lost = error
+        except Exception as error:  # noqa: BLE001 - a bug; a process that nobody watches must not go on
+            self._failure = _Failure(Verdict(1, f"{self.position}: {described(error)}"), False, time.monotonic())
+        self._gone.set()
+
+    def _beat(self) -> Beat:
+        standing, now = self.position.read(), time.monotonic()
+        if standing != self._standing:
+            self._standing, self._arrived = standing, now
+        self._count += 1
+        return Beat(self._count, standing[0], now - self._arrived, str(self.position), self._peer)
+
+    def _hear(self, notices: Notices) -> None:
+        now = time.monotonic()
+        known = self._heard
+        if not known or now - self._spoke > self.limits.quick:  # this process heard nothing: no fault of the others
+            self._heard = [(beat, now) for beat in notices.beats]
+        else:
+            self._heard = [
+                (beat, now if beat.count != old.count else heard)
+                for beat, (old, heard) in zip(notices.beats, known, strict=True)
+            ]
+        self._spoke = now
+        self._verdict = notices.verdict
+        if notices.cancelled:
+            self.on_cancel(notices.cancelled)
+
+    # -- the judge's thread
 
     def _watch(self) -> None:
-        while not self.stopped.is_set():
-            ready, _, _ = select.select([self.reader], [], [], self.interval)
-            for number in os.read(self.reader, 64) if ready else b"":
+        while not self._leaving.is_set():
+            ready, _, _ = select.select([self._reader], [], [], self.limits.interval)
+            now = time.monotonic()
+            if now - self._ticked > self.limits.quick:  # this process was stopped or starved; so was its talker
+                self._spoke = now
+            self._ticked = now
+            for number in os.read(self._reader, 64) if ready else b"":
                 self._signal(number)
-            try:
-                self._beat()
-                self._listen()
-                verdict = self._verdict()
-            except Exception as error:  # noqa: BLE001 - whatever it is, without a store nobody can be watched
-                if self.stopped.is_set():
-                    return
-                self._exit(f"{self._here()}: lost the store that all ranks share: {error}", 1)
-            if verdict:
-                with self.lock:
-                    self._exit(verdict, 1)
-            lost = self._silent(self.silence)
-            if lost:
-                self.end(self._died(lost))
-            stalled = self._stalled()
-            if stalled:
-                self.end(stalled)
+            if self._verdict is not None:
+                self._exit(self._verdict)
+            verdict = self._judgement(now)
+            if verdict is not None:
+                self._end(verdict)
 
     def _signal(self, number: int) -> None:
         if number == signal.SIGUSR1:
-            self._listen()
-            for process in range(self.world):
-                sys.stderr.write(f"vppc-run: {self._where(process)}\n")
+            lines = [f"vppc-run: {beat.place}, for {beat.since:.1f} s\n" for beat, _ in self._heard]
+            sys.stderr.write("".join(lines) or f"vppc-run: {self.position}\n")
+            sys.stderr.flush()
         elif number == signal.SIGUSR2:
-            self.on_usr2()
+            self._cancel.append(self.on_usr2())
+            self._wake.set()
         elif number == signal.SIGINT:
-            self.end("interrupted", 130)
-        elif number == signal.SIGTERM:
-            self._terminated()
+            self._end(INTERRUPTED)
+        elif number == signal.SIGTERM and self._terminated is None:
+            self._terminated = time.monotonic()
 
-    def _terminated(self) -> NoReturn:
-        """A launcher ends everybody when one dies: find out who that was."""
-        deadline = time.monotonic() + min(self.silence, 10 * self.interval)
-        while time.monotonic() < deadline:
-            self._beat()
-            self._listen()
-            verdict = self._verdict()
-            if verdict:
-                self._exit(verdict, 1)
-            lost = self._silent(4 * self.interval)
-            if lost:
-                self.end(self._died(lost))
-            time.sleep(self.interval)
-        self._exit(f"{self._here()}: terminated", 143)
-
-    def _beat(self) -> None:
-        index, idle = self.position()
-        now = time.monotonic()
-        if index != self.index or idle:
-            self.index, self.arrived = index, now
-        self.count += 1
-        self.store.set(f"beat/{self.process}", Beat(self.count, index, now - self.arrived, idle).encode())
-
-    def _listen(self) -> None:
-        now = time.monotonic()
-        for process in range(self.world):
-            key = f"beat/{process}"
-            if not self.store.check([key]):
-                continue
-            beat = Beat.decode(self.store.get(key))
-            known = self.heard.get(process)
-            if known is None or known[0].count != beat.count:
-                self.heard[process] = (beat, now)
-
-    def _verdict(self) -> str:
-        return str(self.store.get("verdict").decode()) if self.store.check(["verdict"]) else ""
+    def _judgement(self, now: float) -> Verdict | None:
+        """Why the run is to end, if it is."""
+        limits, failure = self.limits, self._failure
+        if failure is not None and not failure.dependent:
+            return failure.verdict
+        if self._lost is not None:
+            return Verdict(1, self._without_board("lost"))
+        if now - self._spoke > limits.silence:
+            return Verdict(1, self._without_board(f"has had no answer for {limits.silence:g} s from"))
+        signs = [failure.when] if failure is not None else []
+        if self._terminated is not None:  # a launcher ends everybody when one dies
+            signs.append(self._terminated)
+        silent = self._silent(limits.quick if signs else limits.silence)
+        if silent:
+            return Verdict(1, "; ".join(f"{self._heard[process][0].place} is dead or stopped" for process in silent))
+        if signs and now - min(signs) > limits.quick + 2 * limits.interval:  # nobody else is to blame
+            return failure.verdict if failure is not None else TERMINATED
+        stalled = self._stalled()
+        return Verdict(1, stalled) if stalled else None
 
     def _silent(self, seconds: float) -> list[int]:
-        now = time.monotonic()
-        return [p for p, (_, heard) in self.heard.items() if p != self.process and now - heard > seconds]
+        """The processes that were not heard for so long, while the board answered."""
+        return [
+            process
+            for process, (_, heard) in enumerate(self._heard)
+            if process != self.process and self._spoke - heard > seconds
+        ]
 
     def _stalled(self) -> str:
-        """Whom to blame for no progress within the timeout: who is not waiting; or, when all wait, everybody."""
-        beats = {process: beat for process, (beat, _) in self.heard.items()}
-        long = {process: beat for process, beat in beats.items() if not beat.idle and beat.since > self.timeout}
-        busy = [p for p, beat in long.items() if not self.places.waits(p // self.tp, beat.index)]
-        if busy:
-            return "; ".join(f"{self._where(p)} has not gone on for {self.timeout:g} s" for p in busy)
-        if len(long) == len(beats) == self.world:
-            return f"no rank has gone on for {self.timeout:g} s: " + "; ".join(map(self._where, long))
-        return ""
+        """Whom to blame for no progress: those who are stuck; or, when all wait, everybody."""
+        beats = [beat for beat, _ in self._heard if beat.state != State.THROUGH]
+        long = [beat for beat in beats if beat.state != State.IDLE and beat.since > self.limits.stall]
+        blamed = [beat for beat in long if beat.state == State.BUSY] or (long if len(long) == len(beats) else [])
+        return "; ".join(f"{beat.place} has not gone on for {self.limits.stall:g} s" for beat in blamed)
 
-    def _died(self, lost: list[int]) -> str:
-        return "; ".join(f"{self._where(p)} is dead or stopped: it was last heard there" for p in lost)
+    def _without_board(self, problem: str) -> str:
+        if self.holder is None:
+            culprit = "the launcher"
+        else:
+            culprit = self._heard[self.holder][0].place if self._heard else f"process {self.holder}"
+        return f"{culprit} is dead or stopped: {self.position} {problem} the store that it holds"
 
-    def _where(self, process: int) -> str:
-        heard = self.heard.get(process)
-        place = self.places(process // self.tp, heard[0].index if heard else -1)
-        return f"{place}, tp rank {process % self.tp}" if self.tp > 1 else place
+    def _end(self, verdict: Verdict) -> NoReturn:
+        """End this process when the others can know why, or cannot be told; the first verdict stands."""
+        self._proposal = verdict
+        self._wake.set()
+        deadline = time.monotonic() + self.limits.quick
+        while self._verdict is None and not self._gone.is_set() and time.monotonic() < deadline:
+            time.sleep(self.limits.interval / 8)
+        self._exit(self._verdict or verdict)
 
-    def _here(self) -> str:
-        index, _ = self.position()
-        place = self.places(self.process // self.tp, index)
-        return f"{place}, tp rank {self.process % self.tp}" if self.tp > 1 else place
-
-    def _exit(self, message: str, status: int) -> NoReturn:
-        sys.stderr.write(f"vppc-run: {message}\n")
+    def _exit(self, verdict: Verdict) -> NoReturn:
+        sys.stderr.write(f"vppc-run: {verdict.message}\n")
         sys.stderr.flush()
+        self._kill_the_silent()
+        self.on_end()
+        self._leaving.set()
+        self._wake.set()
+        self._gone.wait(self.limits.quick)
         sys.stdout.flush()
-        os._exit(status)
+        os._exit(verdict.status)
+
+    def _kill_the_silent(self) -> None:
+        """What does not beat cannot end by itself; a dead process is not there to be killed."""
+        silent = self._silent(self.limits.quick - self.limits.interval)
+        mute = self._lost is None and time.monotonic() - self._spoke > self.limits.quick
+        if mute and self.holder is not None and self.holder != self.process:
+            silent.append(self.holder)
+        for process in silent:
+            self._heard[process][0].peer.kill()

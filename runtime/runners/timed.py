@@ -1,9 +1,11 @@
 """The timed runner: takes as long as the cost file says, transfers included.
 
-For trying a schedule on a cluster before there is a model. A FORWARD sleeps; the sleep is measured from the planned
-end of the FORWARD before it, so that waking up late is not paid again and again. A transfer is two small messages:
-each end tells the other when it was posted, and so both know when the transfer starts, after both are posted and
-the channel's transfer before it is over, and when it ends.
+For trying a schedule on a cluster before there is a model. A FORWARD sleeps. A transfer is two small messages: each
+end tells the other when it was posted, and so both know when the transfer starts, after both are posted and the
+channel's transfer before it is over, and when it ends.
+
+Sleeping ends late, by a tenth of a millisecond where the machine is idle. That is no property of the schedule, so
+it is not handed on: see :class:`Pace`.
 """
 
 from __future__ import annotations
@@ -19,40 +21,74 @@ from runtime.devices.protocol import Link, Transfer
 from runtime.runners.null import NullRunner
 from runtime.runners.protocol import Buffer, TensorSpec
 from vppc.costs.model import CostModel, OpCosts
+from vppc.ir.instruction import SEND
 from vppc.ir.schedule import Schedule
 
-LATENESS = 0.002
-"""Seconds that a sleep may end late and the next FORWARD still count as following it at once."""
+LATENESS = 0.005
+"""Seconds that a process may lag behind its plan and still be taken to keep it."""
+
+
+class Pace:
+    """When a process is by its plan: at the moment until which it slept, as long as the clock is not much later.
+
+    So the process catches up in its next sleep with what waking up, or an instruction of the interpreter, took. Who
+    lags more than :data:`LATENESS` is late in earnest, and everybody who waits for it is, too.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self._planned = 0.0
+
+    def now(self) -> float:
+        """Seconds on the common clock."""
+        now = self.clock.now()
+        if now - self._planned > LATENESS:
+            self._planned = now
+        return self._planned
+
+    def sleep_until(self, moment: float) -> None:
+        """Sleep until the common clock reads ``moment``."""
+        left = moment - self.clock.now()
+        if left > 0:
+            time.sleep(left)
+        self._planned = max(self._planned, moment)
 
 
 class TimedRunner(NullRunner):
     """Sleeps for the seconds that the cost model says; the token of every request is 0."""
 
-    def __init__(self, schedule: Schedule, cost: CostModel) -> None:
+    def __init__(self, schedule: Schedule, cost: CostModel, clock: Clock) -> None:
         super().__init__(schedule)
-        self.costs = OpCosts.of(schedule, cost)
-        self.stages = len(schedule.stages)
-        self.free = 0.0  # when the FORWARD before was to end
+        self.pace = Pace(clock)
+        self._costs = OpCosts.of(schedule, cost)
+        self._stages = len(schedule.stages)
 
     @property
     def payload(self) -> tuple[TensorSpec, ...]:
         return ()
 
     def forward(self, stage: int, prepared: Any, inputs: Buffer | None, outputs: Buffer | None) -> None:
-        now = time.perf_counter()
-        start = self.free if now - self.free < LATENESS else now
-        self.free = start + self.costs.seconds[prepared[0] * self.stages + stage]
-        sleep_until(self.free)
+        chunk, _ = prepared
+        self.pace.sleep_until(self.pace.now() + self._costs.seconds[chunk * self._stages + stage])
+
+    def link(self, channel: int, link: Link) -> TimedLink:
+        """This process's end of a channel, which takes time; ``link`` carries its messages, both ways."""
+        seconds = [
+            self._costs.transfer[chunk]
+            for program in self.schedule.programs
+            for op, chunk, _, _, _, on in program.rows()
+            if op == SEND and on == channel
+        ]
+        return TimedLink(link, self.pace, seconds)
 
 
 class TimedLink:
-    """A channel that takes the seconds of the cost model for each of its transfers, in order."""
+    """A channel that takes ``seconds[i]`` for its i-th transfer."""
 
-    def __init__(self, link: Link, clock: Clock, seconds: Sequence[float]) -> None:
-        self.link, self.clock = link, clock
-        self.seconds = seconds  # of the channel's transfers, in order
-        self.posted = 0
-        self.last: _TimedTransfer | None = None
+    def __init__(self, link: Link, pace: Pace, seconds: Sequence[float]) -> None:
+        self._link, self._pace, self._seconds = link, pace, seconds
+        self._posted = 0
+        self._last: _TimedTransfer | None = None
 
     def send(self, tensors: Sequence[torch.Tensor]) -> Transfer:
         return self._post()
@@ -61,39 +97,30 @@ class TimedLink:
         return self._post()
 
     def _post(self) -> Transfer:
-        self.last = _TimedTransfer(self.link, self.clock, self.seconds[self.posted], self.last)
-        self.posted += 1
-        return self.last
+        self._last = _TimedTransfer(self._link, self._pace, self._seconds[self._posted], self._last)
+        self._posted += 1
+        return self._last
 
 
 class _TimedTransfer:
-    def __init__(self, link: Link, clock: Clock, seconds: float, before: _TimedTransfer | None) -> None:
-        self.clock, self.seconds, self.before = clock, seconds, before
-        self.mine = torch.tensor([clock.now()], dtype=torch.float64)
-        self.theirs = torch.zeros(1, dtype=torch.float64)
-        self.told = link.send((self.mine,))
-        self.heard = link.recv((self.theirs,))
-        self.ended: float | None = None
+    def __init__(self, link: Link, pace: Pace, seconds: float, before: _TimedTransfer | None) -> None:
+        self._pace, self._seconds, self._before = pace, seconds, before
+        self._mine = torch.tensor([pace.now()], dtype=torch.float64)
+        self._theirs = torch.zeros(1, dtype=torch.float64)
+        self._told, self._heard = link.send((self._mine,)), link.recv((self._theirs,))
+        self._ended: float | None = None
 
     def wait(self) -> None:
-        """Sleep until the transfer is over."""
-        sleep_until(self.end() - self.clock.offset)
+        self._pace.sleep_until(self.end())
 
     def end(self) -> float:
-        """When the transfer ends, on the common clock; waits for the other end to be posted."""
-        if self.ended is None:
-            self.heard.wait()
-            self.told.wait()
-            start = max(self.mine.item(), self.theirs.item())
-            if self.before is not None:
-                start = max(start, self.before.end())
-                self.before = None
-            self.ended = start + self.seconds
-        return self.ended
-
-
-def sleep_until(moment: float) -> None:
-    """Sleep until ``time.perf_counter()`` reads ``moment``."""
-    left = moment - time.perf_counter()
-    if left > 0:
-        time.sleep(left)
+        """When the transfer ends, on the common clock; blocks until the other end is posted."""
+        if self._ended is None:
+            self._heard.wait()
+            self._told.wait()
+            start = max(self._mine.item(), self._theirs.item())
+            if self._before is not None:
+                start = max(start, self._before.end())
+                self._before = None
+            self._ended = start + self._seconds
+        return self._ended

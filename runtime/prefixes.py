@@ -1,0 +1,40 @@
+"""Cached prefixes: the schedule takes them for granted, so they are computed before the clock starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from runtime.devices.protocol import Link
+from runtime.runners.protocol import Buffer, TensorSpec
+from runtime.runners.reference import ReferenceRunner
+from vppc.ir.schedule import Schedule
+
+
+def warm_prefixes(
+    schedule: Schedule, rank: int, runner: ReferenceRunner, links: Mapping[int, Link], device: torch.device
+) -> None:
+    """Run every cached prefix, piece by piece, through all stages, one piece at a time; all ranks together."""
+    stages = schedule.stage_ranks
+    channels = {(channel.src, channel.dst): channel.id for channel in schedule.channels}
+    room = max((chunk.tokens for chunk in schedule.chunks), default=1)
+    for part in runner.prefix_parts(room):
+        prepared = runner.prepare_prefix(part)
+        held: Buffer | None = None
+        for stage, here in enumerate(stages):
+            if here != rank:
+                continue
+            if stage and stages[stage - 1] != rank:
+                held = scratch(runner.payload, part.tokens, device)
+                links[channels[stages[stage - 1], rank]].recv(held).wait()
+            out = scratch(runner.payload, part.tokens, device) if stage + 1 < len(stages) else None
+            runner.forward(stage, prepared, held, out)
+            held = out
+            if out is not None and stages[stage + 1] != rank:
+                links[channels[rank, stages[stage + 1]]].send(out).wait()
+
+
+def scratch(payload: Sequence[TensorSpec], rows: int, device: torch.device) -> Buffer:
+    """New tensors for ``rows`` tokens, of the shape of a buffer."""
+    return tuple(torch.zeros(rows, *spec.row, dtype=spec.dtype, device=device) for spec in payload)

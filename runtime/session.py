@@ -1,0 +1,225 @@
+"""A session: a world of processes in which schedules run, one after another, under the watchdog's eyes."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import NoReturn
+
+import torch.distributed as dist
+
+from runtime.arguments import Arguments
+from runtime.board import Board, Verdict
+from runtime.channels import open_links, tensor_group
+from runtime.clock import Clock, agree
+from runtime.devices import find_device
+from runtime.devices.cpu import CpuDevice
+from runtime.devices.protocol import Device, Link
+from runtime.faults import Position, State, described, out_of_memory
+from runtime.interpreter import Cancellation, Interpreter, Mark, Token
+from runtime.journal import Journal, make_folder
+from runtime.make_runner import Place, RunnerFactory, make_runner
+from runtime.prefixes import scratch, warm_prefixes
+from runtime.profiling import profiled
+from runtime.program import Loaded, load_together
+from runtime.reference.parallel import ALONE, TensorParallel
+from runtime.runners.protocol import Buffer, Runner
+from runtime.runners.reference import ReferenceRunner
+from runtime.runners.timed import TimedRunner
+from runtime.watchdog import Watchdog
+from runtime.world import World
+from vppc.errors import InputError, VppcError
+from vppc.ir.schedule import Channel, Schedule
+
+HEAD_START = 0.02
+"""Seconds from the agreement on the start to the start, so that everybody knows of it by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run made: the tokens of all processes, in the order in which each made them."""
+
+    schedule: Schedule
+    tokens: tuple[Token, ...]
+
+
+class Session:
+    """The processes of a run, met and watched; a context manager. Enter it before anything that can fail.
+
+    An exception inside ends all processes, this one too: with one message and exit status that all share, that of
+    the error where it is a :class:`VppcError`, else 1.
+    """
+
+    def __init__(self, arguments: Arguments) -> None:
+        """Meet the other processes. Raises InputError without a launcher or a device, RunFailed if they do not come."""
+        # the timed runner sends clock readings, for which gloo is right whatever the device
+        self.device: Device = CpuDevice() if arguments.runner == "timed" else find_device(arguments.device)
+        self.world = World.meet(arguments.timeout)
+        self.tp = arguments.tp
+        self.rank, self.tp_rank = divmod(self.world.process, self.tp)
+        self.position = Position(self.rank, self.tp_rank, self.tp)
+        board = Board(self.world.connection("board"), self.world.process, self.world.size)
+        self._watchdog = Watchdog(board, self.world.process, self.world.holder, self.position, arguments.timeout)
+        self._timeout = arguments.timeout
+        self._runs = 0
+
+    def __enter__(self) -> Session:
+        self._watchdog.open()
+        self._watchdog.await_others(self._timeout)
+        self.world.connect(self._timeout)
+        self._watchdog.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._fail(error)
+        self._watchdog.stop()
+        self.world.leave()
+
+    def run(self, arguments: Arguments, make: RunnerFactory = make_runner, mark: Mark | None = None) -> Outcome:
+        """Run this process's part of a schedule; all processes call it together.
+
+        ``mark``, when given, is entered around every instruction. Raises InputError, CheckFailed and RunFailed, and
+        whatever the runner raises.
+        """
+        self._runs += 1
+        self.position.prepare("reading the schedule", State.IDLE)
+        loaded = load_together(self.world, arguments.schedule)
+        schedule = loaded.schedule
+        check_world(schedule, self.world.size, self.tp)
+        cancellation = cancelled_at_start(arguments, schedule)
+        clock = agree(self.world.process, self.world.size)
+        place = Place(self.rank, self._tensor_parallel(schedule), self.device.torch_device, clock)
+        self.position.prepare("making its runner", State.IDLE)
+        runner = self.world.together(lambda: make(arguments, schedule, place))
+        links = self._links(schedule, runner)
+        if isinstance(runner, ReferenceRunner):
+            self.position.prepare("computing the cached prefixes", State.IDLE)
+            warm_prefixes(schedule, self.rank, runner, links, self.device.torch_device)
+        journal = self.world.together(lambda: self._journal(arguments, loaded, clock))
+        with profiled(arguments.profile, self.device, schedule, self.rank, self.tp_rank) as profiler_mark:
+            interpreter = Interpreter(
+                schedule,
+                self.rank,
+                runner,
+                links,
+                self._buffers(schedule, runner),
+                clock,
+                position=self.position,
+                progress=self.device.progress(clock, journal.report if journal is not None else None),
+                journal=journal,
+                cancellation=cancellation,
+                mark=mark or profiler_mark,
+                check_finite=arguments.check_finite,
+            )
+            self._execute(interpreter, journal)
+        tokens = self.world.gather(interpreter.tokens)
+        if journal is not None:
+            journal.close()
+        return Outcome(schedule, tuple(token for process in tokens for token in process))
+
+    def _execute(self, interpreter: Interpreter, journal: Journal | None) -> None:
+        """Start with all others at once and run the program, while signals and faults can reach it."""
+        clock, run, cancellation = interpreter.clock, self._runs, interpreter.cancellation
+
+        def cancel(asked: Sequence[tuple[int, int]]) -> None:
+            for number, request in asked:
+                if number == run:
+                    cancellation.now(request)
+
+        self._watchdog.on_cancel = cancel
+        self._watchdog.on_usr2 = lambda: (run, self.position.requests)
+        self.position.prepare("waiting for the others to start", State.WAITING)
+        origin = max(self.world.gather(clock.now())) + HEAD_START
+        if journal is not None:
+            journal.origin = origin
+            self._watchdog.on_end = journal.close
+        time.sleep(max(0.0, origin - clock.now()))
+        interpreter.run(origin)
+        self._watchdog.on_end = _nothing
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        """End all processes because of an exception in this one."""
+        dependent = self.position.depends and isinstance(error, RuntimeError) and not out_of_memory(error)
+        if not (dependent or isinstance(error, VppcError | KeyboardInterrupt) or out_of_memory(error)):
+            traceback.print_exception(error)  # a bug, of a runner's perhaps: whoever mends it needs to know where
+        message = described(error)
+        if self.position.where() is not None:
+            message = f"{self.position}: {message}"
+        status = error.exit_status if isinstance(error, VppcError) else 1
+        self._watchdog.fail(Verdict(status, message), dependent=dependent)
+
+    def _links(self, schedule: Schedule, runner: Runner) -> Mapping[int, Link]:
+        def opening(channel: Channel) -> None:
+            words = f"opening channel {channel.id}, rank {channel.src} -> rank {channel.dst}"
+            self.position.prepare(words, State.WAITING)
+
+        links = open_links(schedule, self.world, self.tp, self.device, opening)
+        if isinstance(runner, TimedRunner):
+            return {channel: runner.link(channel, link) for channel, link in links.items()}
+        return links
+
+    def _tensor_parallel(self, schedule: Schedule) -> TensorParallel:
+        group = tensor_group(schedule, self.world, self.tp, self.device)
+        if group is None:
+            return ALONE
+        return TensorParallel(self.tp_rank, self.tp, partial(dist.all_reduce, group=group))
+
+    def _journal(self, arguments: Arguments, loaded: Loaded, clock: Clock) -> Journal | None:
+        if arguments.journal is None:
+            return None
+        make_folder(arguments.journal, arguments.schedule)
+        program = loaded.schedule.programs[self.rank]
+        return Journal(arguments.journal, program, self.rank, self.tp_rank, loaded.digest, clock)
+
+    def _buffers(self, schedule: Schedule, runner: Runner) -> list[Buffer]:
+        """The buffers that the compiler allocated, as tensors; made once."""
+        tokens = max((chunk.tokens for chunk in schedule.chunks), default=0)
+        return [
+            scratch(runner.payload, tokens, self.device.torch_device)
+            for _ in range(schedule.programs[self.rank].buffers)
+        ]
+
+
+def check_world(schedule: Schedule, size: int, tp: int) -> None:
+    """Whether ``size`` processes, ``tp`` a rank, are those that the schedule is for; InputError when not."""
+    planned = schedule.extra.get("tp", tp)
+    if planned != tp:
+        raise InputError(
+            f"the schedule is for {planned} processes a rank, not {tp}",
+            file="--tp",
+            remedy=f"run it with --tp {planned}",
+        )
+    if size != schedule.pp * tp:
+        raise InputError(
+            f"{size} processes for {schedule.pp} ranks of {tp}",
+            file="torchrun",
+            remedy=f"start {schedule.pp * tp} in all, with --nproc-per-node and --nnodes",
+        )
+
+
+def cancelled_at_start(arguments: Arguments, schedule: Schedule) -> Cancellation:
+    """What ``--cancel`` asks for. Raises InputError for a request or a chunk that the schedule does not have."""
+    ids = {request.id: index for index, request in enumerate(schedule.requests)}
+    at: dict[int, int] = {}
+    for name, chunk in arguments.cancel:
+        if name not in ids:
+            raise InputError(
+                f"the schedule has no request {name!r}", file="--cancel", remedy=f"one of {', '.join(list(ids)[:8])}"
+            )
+        if chunk >= len(schedule.chunks):
+            raise InputError(
+                f"the schedule has no chunk {chunk}", file="--cancel", remedy=f"0 to {len(schedule.chunks) - 1}"
+            )
+        at[ids[name]] = chunk
+    return Cancellation(at)
+
+
+def _nothing() -> None:
+    """There is nothing to do when the run ends early."""
