@@ -108,6 +108,18 @@ TEXT = """\
   {"op": "WAIT", "of": 4}]}]
 }
 """
+# Python 3.13 names the comma, those before it what they miss behind it.
+TRAILING_COMMAS = (
+    (
+        "line 32, column 25: not JSON: illegal trailing comma before end of object",
+        "line 32, column 26: not JSON: illegal trailing comma before end of array",
+    )
+    if sys.version_info >= (3, 13)
+    else (
+        "line 32, column 26: not JSON: expecting property name enclosed in double quotes",
+        "line 32, column 27: not JSON: expecting value",
+    )
+)
 SEGMENT = Segment(
     sequence=3,
     previous="0f" * 32,
@@ -412,8 +424,8 @@ def test_what_is_wrong_by_itself(old: str, new: str, problem: str, remedy: str) 
          "  hint: numbers that fit 64 bits"),
         ('"of": 4', '"of": ' + "[" * 10**5 + "]" * 10**5, "values are nested too deeply\n"
          "  hint: at most some hundred levels"),
-        ('"of": 4', '"of": 4,', "line 32, column 26: not JSON: expecting property name enclosed in double quotes"),
-        ('"of": 4}', '"of": 4},', "line 32, column 27: not JSON: expecting value"),
+        ('"of": 4', '"of": 4,', TRAILING_COMMAS[0]),
+        ('"of": 4}', '"of": 4},', TRAILING_COMMAS[1]),
         ('"of": 4}', '"of": 4} {', "line 32, column 27: not JSON: expecting ',' delimiter"),
         ('"of": 4}]}]\n}\n', '"of": 4}]}]\n} x', "line 33, column 3: not JSON: extra data"),
         ('"of": 4}]}]\n}\n', '"of": 4}]}]\n', "line 33, column 1: the JSON text ends too early\n"
