@@ -4,7 +4,8 @@ The clock of a schedule starts when the first chunk can: at the earliest arrival
 every schedule that does not idle on purpose, and it does not depend on the order, so that a bound can be given
 for it. From there to the last end is the **makespan**, and every rank's share of it divides into
 
-* compute and collective: its FORWARDs (a slow-down by interference counts as compute);
+* compute and collective: its FORWARDs, and its SAMPLEs, which take time only when measured (a slow-down by
+  interference counts as compute);
 * exposed transfer: time in a WAIT after both ends of what it waits for are posted, queueing on the channel
   included; before that, the rank waits for its peer to compute, not for the link;
 * launch stall: the rest of the time before its first FORWARD;
@@ -105,6 +106,8 @@ def _rank_breakdown(
                 launch = starts[index] - origin - exposed
             busy += ends[index] - starts[index]
             collective += costs.collective[chunk * stages + stage]
+        elif op == SAMPLE:
+            busy += ends[index] - starts[index]
         elif op == WAIT:
             begin, end = max(starts[index], posted[x]), ends[index]
             if end > begin:
