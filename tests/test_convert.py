@@ -121,12 +121,27 @@ def test_a_notation_that_no_name_tells_is_asked_for(tmp_path: Path) -> None:
 
 
 HEAD = "".join(to_assembly(parse_torch_csv(COMPUTE)))
+STEPS = HEAD[: HEAD.index("order")] + (
+    "order 0 c0.s0@0 c1.s0@1 c0.s3@2 c1.s3@3\norder 1 c0.s1@1 c0.s2@1 c1.s1@2 c1.s2@2\n"
+)
 WRONG: dict[str, tuple[str, str]] = {
     "a reversed order": (HEAD.replace("c0.s1 c0.s2", "c0.s2 c0.s1"), "D1 rank 0"),
     "an operation twice": (HEAD.replace("c0.s1 c0.s2", "c0.s1 c0.s1 c0.s2"), "P3 order 1: c0.s1 runs 2 times"),
     "an operation never": (HEAD.replace("c0.s1 c0.s2", "c0.s1"), "P4 order 1: c0.s2 runs never"),
     "on another rank": (HEAD.replace("c0.s1 c0.s2", "c0.s1 c0.s2 c0.s3"), "P2 order 1: c0.s3 does not belong"),
     "a rank without order": (HEAD.replace("order 1 ", "; "), "S5 order: 1 orders for 2 ranks"),
+    "a step too early": (
+        STEPS.replace("c1.s1@2 c1.s2@2", "c1.s1@1 c1.s2@2"),
+        "D1 order 1: c1.s1 in step 1, c1.s0 in step 1",
+    ),
+    "steps out of turn": (
+        STEPS.replace("c1.s1@2 c1.s2@2", "c1.s1@9 c1.s2@2"),
+        "D1 order 1: c1.s2 of step 2 after step 9",
+    ),
+    "a fold in reverse": (
+        STEPS.replace("c0.s1@1 c0.s2@1", "c0.s2@1 c0.s1@1"),
+        "D1 order 1: c0.s2 in step 1, c0.s1 in step 1",
+    ),
     "no channel": (HEAD.replace("channel 1", "; channel 1"), "C3 channels"),
     "an unknown request": (HEAD.replace("r0[1..2]", "r7[1..2]"), "R1 "),
     "a stage on no rank": (HEAD.replace("stage 1 rank=1", "stage 1 rank=9"), "S2 "),

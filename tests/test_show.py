@@ -15,7 +15,7 @@ from vppc.cli.show import wants_color
 from vppc.costs.document import cost_json
 from vppc.costs.model import CostModel, LayerCost, Linear
 from vppc.errors import CheckFailed, InputError
-from vppc.ir.document import schedule_text
+from vppc.ir.document import parse_schedule, schedule_text
 from vppc.ir.schedule import Schedule
 from vppc.ir.torch_csv import parse_torch_csv
 
@@ -160,3 +160,18 @@ def test_a_stdout_that_cannot_show_blocks_gets_ascii(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text("".join(schedule_text(schedule)))
     assert runner.invoke(vppc, ["show", str(path)]).output == printed(tmp_path, schedule, "--ascii")
+
+
+def test_channels_may_have_any_ids(tmp_path: Path) -> None:
+    plain = priced(parse_torch_csv(FOLD))
+    renumbered = json.loads("".join(schedule_text(plain)))
+    for channel in renumbered["channels"]:
+        channel["id"] += 40
+    for instruction in (each for program in renumbered["programs"] for each in program["instructions"]):
+        if "channel" in instruction:
+            instruction["channel"] += 40
+    other = parse_schedule(json.dumps(renumbered))
+    for interference in (0.0, 0.5):
+        cost = {"cost": {**cost_json(COST), "interference": interference}}
+        expected = printed(tmp_path, replace(plain, extra=cost))
+        assert printed(tmp_path, replace(other, extra=cost)).replace("ch4", "ch") == expected

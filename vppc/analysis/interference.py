@@ -49,6 +49,8 @@ class _EventQueue:
         ranks = range(len(schedule.programs))
         self.schedule, self.costs, self.slowdown = schedule, costs, slowdown
         self.timing = Timing.empty(schedule)
+        self.channels = {channel.id: channel for channel in schedule.channels}
+        self.transfers = dict(zip(self.channels, self.timing.transfers, strict=True))
         self.now = 0.0
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self.event_count = 0  # breaks ties of time in the heap, in the order of creation
@@ -90,12 +92,12 @@ class _EventQueue:
                 self.waiting[rank] = x
                 yield
             elif op == SEND:
-                self.timing.transfers[z].sends.append(len(ends))
-                self.timing.transfers[z].send_posted.append(self.now)
+                self.transfers[z].sends.append(len(ends))
+                self.transfers[z].send_posted.append(self.now)
                 self._begin_transfer(z)
             elif op == RECV:
-                self.timing.transfers[z].recvs.append(len(ends))
-                self.timing.transfers[z].recv_posted.append(self.now)
+                self.transfers[z].recvs.append(len(ends))
+                self.transfers[z].recv_posted.append(self.now)
                 self._begin_transfer(z)
             ends.append(self.now)
 
@@ -119,23 +121,23 @@ class _EventQueue:
 
     def _begin_transfer(self, channel: int) -> None:
         """Start the channel's next transfer when both its ends are posted and the channel is idle."""
-        transfers = self.timing.transfers[channel]
+        transfers = self.transfers[channel]
         number = len(transfers.starts)
         posted = min(len(transfers.sends), len(transfers.recvs))
         if number == posted or number > len(transfers.ends):
             return
         transfers.starts.append(self.now)
-        ends = self.schedule.channels[channel]
+        ends = self.channels[channel]
         chunk = self.schedule.programs[ends.src].code[transfers.sends[number] * WIDTH + 1]
         self._at(self.now + self.costs.transfer[chunk], partial(self._end_transfer, channel))
         self._change_transfers(ends.src, +1)
         self._change_transfers(ends.dst, +1)
 
     def _end_transfer(self, channel: int) -> None:
-        transfers = self.timing.transfers[channel]
+        transfers = self.transfers[channel]
         number = len(transfers.ends)
         transfers.ends.append(self.now)
-        ends = self.schedule.channels[channel]
+        ends = self.channels[channel]
         for rank, index in ((ends.src, transfers.sends[number]), (ends.dst, transfers.recvs[number])):
             self._change_transfers(rank, -1)
             self.complete[rank].add(index)

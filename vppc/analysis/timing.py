@@ -41,6 +41,8 @@ class _Run:
     def __init__(self, schedule: Schedule, costs: OpCosts) -> None:
         self.schedule, self.costs = schedule, costs
         self.timing = Timing.empty(schedule)
+        self.channels = {channel.id: channel for channel in schedule.channels}
+        self.transfers = dict(zip(self.channels, self.timing.transfers, strict=True))
         # for every instruction that posts a transfer, when that transfer is complete, once that is known
         self.complete: list[list[float | None]] = [[None] * len(program) for program in schedule.programs]
         self.waiting: list[int | None] = [None] * len(schedule.programs)
@@ -78,13 +80,13 @@ class _Run:
                     end = complete[x]
                 now = max(now, end)
             elif op == SEND:
-                transfers = self.timing.transfers[z]
+                transfers = self.transfers[z]
                 transfers.sends.append(len(ends))
                 transfers.send_posted.append(now)
                 if len(transfers.recvs) >= len(transfers.sends):
                     self._meet(z, chunk)
             elif op == RECV:
-                transfers = self.timing.transfers[z]
+                transfers = self.transfers[z]
                 transfers.recvs.append(len(ends))
                 transfers.recv_posted.append(now)
                 if len(transfers.sends) >= len(transfers.recvs):
@@ -96,7 +98,7 @@ class _Run:
 
         Transfers meet in their order on the channel, since each end posts in that order.
         """
-        transfers = self.timing.transfers[channel]
+        transfers = self.transfers[channel]
         number = len(transfers.ends)
         start = max(transfers.send_posted[number], transfers.recv_posted[number])
         if number and transfers.ends[-1] > start:
@@ -104,7 +106,7 @@ class _Run:
         end = start + self.costs.transfer[chunk]
         transfers.starts.append(start)
         transfers.ends.append(end)
-        ends = self.schedule.channels[channel]
+        ends = self.channels[channel]
         for rank, index in ((ends.src, transfers.sends[number]), (ends.dst, transfers.recvs[number])):
             self.complete[rank][index] = end
             if self.waiting[rank] == index:

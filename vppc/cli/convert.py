@@ -31,7 +31,9 @@ WRITES: Mapping[str, Callable[[Schedule], str | Iterable[str]]] = {
 
 @click.command(name="convert")
 @click.argument("file", metavar="FILE")
-@click.option("--from", "source", type=click.Choice(READS), help="Notation of FILE [default: by its suffix].")
+@click.option(
+    "--from", "source", metavar="NOTATION", type=click.Choice(READS), help="Notation of FILE [default: by its suffix]."
+)
 @click.option(
     "--to", "target", type=click.Choice(list(WRITES)), help="Notation to write [default: by the suffix of -o]."
 )

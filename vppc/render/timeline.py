@@ -215,7 +215,7 @@ class _Drawing:
         entered = sorted((block.start, block.chunk) for lane in lanes for block in lane.blocks if not block.stage)
         left = sorted((block.end, block.chunk) for lane in lanes for block in lane.blocks if block.stage == last)
         for name, events in (("in", entered), ("out", left)):
-            before = [bisect_right(events, seconds * self.scale + 1e-6, key=itemgetter(0)) for seconds, _ in ticks]
+            before = [bisect_right(events, seconds * self.scale + 1e-9, key=itemgetter(0)) for seconds, _ in ticks]
             labels = [str(events[count - 1][1]) if count else "-" for count in before]
             yield self._labels(name, zip((seconds for seconds, _ in ticks), labels, strict=True))
 
