@@ -11,7 +11,12 @@ from vppc.errors import VppcError
 def main(arguments: list[str] | None = None) -> None:
     """Run one process of a schedule; a failure is one message on stderr and an exit status."""
     try:
-        parsed = parse(sys.argv[1:] if arguments is None else arguments)
+        given = sys.argv[1:] if arguments is None else arguments
+        if "--selftest" in given:
+            from runtime.selftest.command import main as selftest
+
+            return selftest(given)
+        parsed = parse(given)
         from runtime.run import run  # it imports torch, which takes seconds
 
         run(parsed)

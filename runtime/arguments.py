@@ -13,6 +13,7 @@ EPILOG = """\
 examples:
   torchrun --nproc-per-node 2 -m runtime plan.json
   torchrun --nproc-per-node 2 -m runtime plan.json --runner timed --journal out/run
+  python -m runtime --selftest --help
 
 signals: USR1 prints where every rank stands; INT and TERM end the run.
 exit status: 0 done, 1 the run failed, 2 bad usage or bad input.

@@ -27,6 +27,7 @@ DOCUMENTED = {
     "compare": "--pp --cost --model --tokens --strategy --chunk-size --measured-time --jobs --json -o",
     "model": "NAME|CONFIG --tp --ep --device --json -o",
     "convert": "FILE -o",
+    "doctor": "--pp --device --timeout --max-bytes --bytes-per-token --cost --json -o",
     "schema": "-o",
 }
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "calibrate": "Fit a cost file to measured times.",
     "profile": "Say where the time of a measured run went.",
     "convert": "Translate schedules to and from other notations.",
+    "doctor": "Say what is installed, and measure transfers between ranks.",
     "schema": "Print the JSON Schema of a file format.",
 }
 

@@ -1,0 +1,1 @@
+"""``python -m runtime --selftest``: what is installed, and what transfers between the processes cost."""

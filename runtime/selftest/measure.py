@@ -1,0 +1,87 @@
+"""The course of the self-test: meet, open channels, measure each, report."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+
+from runtime.channels import open_links
+from runtime.clock import agree
+from runtime.devices.npu import cann_version
+from runtime.devices.settings import check_settings
+from runtime.faults import State
+from runtime.selftest.probes import Probe, fit, ring
+from runtime.selftest.report import Measured, Process, Report
+from runtime.session import Session
+from vppc.environment import Package, packages
+from vppc.errors import InputError
+from vppc.ir.schedule import Model, Schedule
+
+SMALLEST, GROWTH = 4096, 4
+LARGEST = {"cpu": 2**23, "cuda": 2**26, "npu": 2**26}
+"""Bytes of the largest transfer that is measured, unless told."""
+
+
+def measure(session: Session, max_bytes: int | None = None) -> Report:
+    """What this process and the others find together; all call it, and get the same. InputError for one alone."""
+    if session.world.size == 1:
+        raise InputError("measures transfers between processes, and there is one", file="--selftest", remedy="--pp 2")
+
+    def doing(words: str) -> None:
+        session.position.prepare(words, State.WAITING)
+
+    world, device = session.world, session.device
+    doing("comparing clocks")
+    clock = agree(world.process, world.size)
+    channels = ring(world.size)
+    free = device.free_memory()
+    links = open_links(
+        Schedule("selftest", Model("", 0), world.size, 1, channels=channels),
+        world,
+        1,
+        device,
+        lambda channel: doing(f"opening channel {channel.id}, rank {channel.src} -> rank {channel.dst}"),
+    )
+    left = device.free_memory()
+    process = Process(
+        world.process,
+        platform.node(),
+        device.describe(),
+        _packages(device.name),
+        clock.offset,
+        clock.uncertainty,
+        None if free is None or left is None else free - left,
+    )
+    probe = Probe(world, device, clock, channels, links, doing)
+    measured, interference = _transfers(probe, _sizes(max_bytes or LARGEST[device.name]))
+    settings = check_settings(device.name, os.environ)
+    return Report(device.name, settings, tuple(world.gather(process)), measured, interference)
+
+
+def _transfers(probe: Probe, sizes: Sequence[int]) -> tuple[tuple[Measured, ...], float]:
+    """Every channel, and the interference."""
+    largest = sizes[-1]
+    alone = [probe.alone(channel, sizes) for channel in probe.channels]
+    crossing = [probe.crossing(channel.src, channel.dst, largest) for channel in probe.channels[::2]]
+    together = probe.together(largest)
+    measured = []
+    for channel, points in zip(probe.channels, alone, strict=True):
+        line = fit(points)
+        times = (points[-1].seconds, crossing[channel.id // 2], together)
+        rates = [largest / seconds for seconds in times]
+        measured.append(Measured(channel.src, channel.dst, line.fixed, line.per_token, *rates))
+    return tuple(measured), probe.interference(largest, together)
+
+
+def _packages(device: str) -> tuple[Package, ...]:
+    if device != "npu":
+        return packages()
+    return (*packages(), Package("CANN", cann_version() or None, "Ascend NPUs", "the CANN toolkit"))
+
+
+def _sizes(largest: int) -> list[int]:
+    sizes = [SMALLEST]
+    while sizes[-1] * GROWTH <= largest:
+        sizes.append(sizes[-1] * GROWTH)
+    return sizes
