@@ -7,13 +7,11 @@ import json
 import click
 
 from vppc.analysis.report import predict
-from vppc.costs.document import check_layers, parse_cost, read_cost
-from vppc.costs.model import CostModel
+from vppc.costs.chosen import chosen_cost
 from vppc.errors import CheckFailed, InputError
 from vppc.files import source_name, write_text
 from vppc.ir.document import read_schedule
 from vppc.ir.rules import check
-from vppc.ir.schedule import Schedule
 from vppc.render.report import report_text
 
 
@@ -35,19 +33,9 @@ def command(file: str, cost_file: str | None, as_json: bool) -> None:
     findings = check(schedule)
     if findings:
         raise CheckFailed(findings, file=source_name(file))
-    report = predict(schedule, _cost(schedule, file, cost_file))
+    cost = chosen_cost(schedule, file, cost_file)
+    if cost is None:
+        raise InputError("no costs are embedded", file=source_name(file), place="cost", remedy="give --cost FILE")
+    report = predict(schedule, cost)
     text = json.dumps(report.json(), indent=1, allow_nan=False) if as_json else report_text(schedule, report)
     write_text(None, text + "\n")
-
-
-def _cost(schedule: Schedule, file: str, cost_file: str | None) -> CostModel:
-    """The costs that the user gave, or those in the schedule; for as many layers as the model has."""
-    if cost_file is not None:
-        cost = read_cost(cost_file)
-        check_layers(cost, schedule.model.layers, file=source_name(cost_file))
-        return cost
-    if "cost" not in schedule.extra:
-        raise InputError("no costs are embedded", file=source_name(file), place="cost", remedy="give --cost FILE")
-    cost = parse_cost(schedule.extra["cost"], source_name(file), "cost")
-    check_layers(cost, schedule.model.layers, file=source_name(file), place="cost.layers")
-    return cost
