@@ -8,6 +8,7 @@ import itertools
 import json
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -363,10 +364,15 @@ def test_times_that_follow_nothing_are_refused() -> None:
         calibrate(Measurements(Layers.alike(1), forwards))
 
 
-def test_loose_transfers_beside_good_forwards_are_said_to_be_loose() -> None:
+def test_doubtful_transfers_are_refused_unless_they_are_a_by_product() -> None:
     transfers = tuple(Transfer("", seconds, 4096) for seconds in (1e-4, 1e-3, 1e-2, 1e-1, 1.0))
-    found = calibrate(Measurements(Layers.alike(10), some_forwards([(n, 0) for n in SIZES]), transfers))
-    assert [fit.loose for fit in found.fits] == [False, True]
+    measured = Measurements(Layers.alike(10), some_forwards([(n, 0) for n in SIZES]), transfers)
+    with pytest.raises(CheckFailed, match="F1 transfers"):
+        calibrate(measured)
+    forwards, other = calibrate(replace(measured, by_products=frozenset(("transfers",)))).fits
+    assert forwards.doubt is None
+    assert other.doubt is not None
+    assert "half of the 5 times are off" in other.doubt.problem
 
 
 def test_a_kind_of_layers_that_was_not_measured_is_refused() -> None:

@@ -327,7 +327,7 @@ rank  compute  collective  exposed transfer  launch stall  free  bubble  hidden 
 planned    9.750 s; measured 27.75 s, 2.846 of it
 forwards   took 3.000 of what was planned
 clocks     agree to within 20.00 us
-note: these costs are not this machine's, so neither is the efficiency; vppc calibrate fits some to a journal
+note: these costs are not this machine's, nor is the efficiency; vppc calibrate fits some to a journal
 
 largest differences between plan and fact
 rank  instruction                   planned at     took  measured at     took  difference

@@ -28,9 +28,9 @@ from vppc.costs.terms import (
 from vppc.errors import CheckFailed, Finding, InputError
 
 WORST_MEDIAN = 0.25
-"""A fit that misses half of the measurements by more than this part of them is loose."""
+"""A fit that misses half of the measurements by more than this part of them is in doubt."""
 _FOLDS = 4
-_MANY = 20_000
+_MANY = 5_000
 """From so many forwards on, the fit is not repeated to see how it does on prefixes left out."""
 
 
@@ -58,7 +58,8 @@ class Fit:
 
     Errors are |fitted / measured - 1|: ``median_error`` and ``most`` (the 90th of 100) over all measurements,
     ``held_out`` the median over forwards behind prefixes that a fit did not see (None: too few prefixes).
-    ``set_aside`` are the outliers, as (place, fitted / measured), which the fit gave no weight.
+    ``set_aside`` are the outliers, as (place, fitted / measured), which the fit gave no weight. ``doubt`` is why
+    not to trust it, if there is a reason.
     """
 
     what: str
@@ -68,12 +69,8 @@ class Fit:
     median_error: float
     most: float
     set_aside: tuple[tuple[str, float], ...]
+    doubt: Finding | None = None
     held_out: float | None = None
-
-    @property
-    def loose(self) -> bool:
-        """Whether it misses half of the measurements by much."""
-        return self.median_error > WORST_MEDIAN
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +85,8 @@ class Calibration:
 def calibrate(measured: Measurements, *, name: str = "", base: CostModel | None = None) -> Calibration:
     """Fits a cost model; ``base`` has what was not measured at all: layers, embedding, head, transfers, interference.
 
-    Raises InputError where nothing was measured, CheckFailed for a fit that is not to be trusted. Beside forwards,
-    a loose fit of the rest, which is short, is no reason to refuse all.
+    Raises InputError where nothing was measured, CheckFailed for a fit that is not to be trusted, unless it is of
+    by-products.
     """
     layers = measured.layers
     _check_kinds(measured)
@@ -105,13 +102,9 @@ def calibrate(measured: Measurements, *, name: str = "", base: CostModel | None 
     ):
         if samples:
             fits.append(_fit(what, samples, [each.seconds for each in samples], candidates))
-    if fits[0].loose:
-        raise _refused(
-            "F1",
-            fits[0].what,
-            f"half of the {fits[0].count} times are off by more than {fits[0].median_error:.0%} from the best fit",
-            "measure one configuration at a time, often enough, on a device that does nothing else",
-        )
+    doubts = tuple(fit.doubt for fit in fits if fit.doubt is not None and fit.what not in measured.by_products)
+    if doubts:
+        raise CheckFailed(doubts)
     return Calibration(_cost(measured, fits, name or measured.name, base), layers, tuple(fits))
 
 
@@ -138,7 +131,6 @@ def _fit(
     fit = robust_fit([term.column for term in terms], seconds)
     ratios = [fitted / time for fitted, time in zip(fit.fitted, seconds, strict=True)]
     errors = sorted(abs(ratio - 1.0) for ratio in ratios)
-    _check_physical(what, terms, seconds, fit)
     return Fit(
         what,
         len(samples),
@@ -154,13 +146,13 @@ def _fit(
             for sample, ratio, weight in zip(samples, ratios, fit.weights, strict=True)
             if weight == 0.0
         ),
+        _doubt(what, terms, seconds, fit, median(errors)),
     )
 
 
-def _check_physical(what: str, terms: Sequence[Term], seconds: Sequence[float], fit: RobustFit) -> None:
-    """Raises CheckFailed when the times are not those of the cost model."""
+def _doubt(what: str, terms: Sequence[Term], seconds: Sequence[float], fit: RobustFit, missed: float) -> Finding | None:
+    """Why times are not those of the cost model: only a negative constant would fit, or nothing does."""
     if not all(fit.values):
-        missed = _median_error(fit.fitted, seconds)
         free = robust_fit([term.column for term in terms], seconds, signed=True)
         below = [
             (value / error, term.name, value)
@@ -169,16 +161,20 @@ def _check_physical(what: str, terms: Sequence[Term], seconds: Sequence[float], 
         ]
         if below and missed > 1.5 * _median_error(free.fitted, seconds) + 0.005:
             _, name, value = min(below)
-            raise _refused(
+            return Finding(
                 "F2",
                 what,
                 f"only a negative {name} ({value:.3g} s) would fit: the times fall where the work grows",
                 "look for what else changed between the measurements, such as clocks, other load or other kernels",
             )
-
-
-def _refused(code: str, what: str, problem: str, remedy: str) -> CheckFailed:
-    return CheckFailed((Finding(code, what, problem, remedy),))
+    if missed > WORST_MEDIAN:
+        return Finding(
+            "F1",
+            what,
+            f"half of the {len(seconds)} times are off by more than {missed:.0%} from the best fit",
+            "measure one configuration at a time, often enough, on a device that does nothing else",
+        )
+    return None
 
 
 def _held_out(forwards: Sequence[Forward], layers: Layers) -> float | None:

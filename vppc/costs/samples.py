@@ -104,13 +104,17 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """All that was measured of a model with these layers; ``name`` is the model's, if it is known."""
+    """All that was measured of a model with these layers; ``name`` is the model's, if it is known.
+
+    ``by_products`` are the fits, by name, that nobody set out to measure: they need not be good.
+    """
 
     layers: Layers
     forwards: tuple[Forward, ...] = ()
     transfers: tuple[Transfer, ...] = ()
     heads: tuple[Head, ...] = ()
     name: str = ""
+    by_products: frozenset[str] = frozenset()
 
     def __add__(self, other: Measurements) -> Measurements:
         return Measurements(
@@ -119,6 +123,7 @@ class Measurements:
             self.transfers + other.transfers,
             self.heads + other.heads,
             self.name or other.name,
+            self.by_products | other.by_products,
         )
 
 

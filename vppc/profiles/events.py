@@ -20,7 +20,7 @@ EVENTS = "traceEvents"
 _READ = 1 << 20
 _LARGEST = 1 << 23
 """An error so far before the end of what has been read is one of the text, not of having read too little."""
-_BLANKS = re.compile(r"[\s]*")
+_BLANKS = re.compile(r"\s*")
 
 
 class _NotFiniteError(ValueError):
@@ -49,8 +49,9 @@ class _Reader:
         self.ended = False
 
     def events(self, beside: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        opening = self._symbol("[{")
-        if opening == "[":
+        if not self._peek():
+            raise InputError("is empty", file=self.file, remedy="a Chrome trace")
+        if self._symbol("[{") == "[":
             yield from self._array()
         else:
             yield from self._object(beside)
@@ -156,8 +157,6 @@ class _Reader:
 
     def _too_early(self) -> InputError:
         self.place = len(self.buffer)
-        if not self.buffer.strip() and not self.lines:
-            return InputError("is empty", file=self.file, remedy="a Chrome trace")
         return self._error("ends too early", "the file may be cut; export it again")
 
     def _error(self, problem: str, remedy: str = "") -> InputError:

@@ -24,6 +24,8 @@ from vppc.profiles.trace import Trace, read_trace
 STEP_TRACE, KERNELS, COMMUNICATION, TRACE = "step_trace_time.csv", "kernel_details.csv", "communication.json", "trace"
 _OUTPUT = "ASCEND_PROFILER_OUTPUT"
 _RANK = re.compile(r"(?:rank[_-]?)?(\d{1,6})", re.ASCII | re.IGNORECASE)
+_TRACES = (".pt.trace.json", ".pt.trace.json.gz")
+_NAMED_TRACE = re.compile(r"rank[_-]?(\d{1,6})(?:-tp-(\d{1,6}))?\.json(?:\.gz)?", re.ASCII)
 _INFO = re.compile(r"profiler_info_(\d{1,6})\.json", re.ASCII)
 
 
@@ -87,9 +89,12 @@ def read_profile(path: str, step: str | None = None) -> Profile:
     found: list[list[RankProfile]] = []
     remarks: list[str] = []
     for each in sorted({file.parent for file in folder.rglob("*") if _kind(file)}):
-        files = {kind: file for file in sorted(each.iterdir()) if file.is_file() and (kind := _kind(file))}
-        if STEP_TRACE in files and TRACE in files and not _is_cluster(files[STEP_TRACE]):
-            remarks.append(f"{files.pop(TRACE)} is not read: {STEP_TRACE} tells the same")
+        files: dict[str, list[Path]] = {}
+        for file in sorted(each.iterdir()):
+            if file.is_file() and (kind := _kind(file)):
+                files.setdefault(kind, []).append(file)
+        if TRACE in files and any(not _is_cluster(file) for file in files.get(STEP_TRACE, [])):
+            remarks += [f"{file} is not read: {STEP_TRACE} tells the same" for file in files.pop(TRACE)]
         found.append(_read_folder(each, files, step))
     if not found:
         raise InputError(
@@ -115,30 +120,39 @@ def _kind(file: Path) -> str | None:
         return STEP_TRACE
     if name in (KERNELS, COMMUNICATION):
         return name
-    return TRACE if name == "trace_view.json" or name.endswith((".pt.trace.json", ".pt.trace.json.gz")) else None
+    return TRACE if name == "trace_view.json" or name.endswith(_TRACES) or _NAMED_TRACE.fullmatch(name) else None
 
 
 def _is_cluster(file: Path) -> bool:
     return "Index" in read_table(str(file))[0].places
 
 
-def _read_folder(folder: Path, files: dict[str, Path], step: str | None) -> list[RankProfile]:
+def _read_folder(folder: Path, files: dict[str, list[Path]], step: str | None) -> list[RankProfile]:
     """The ranks that the files of one folder tell of."""
-    kernels = read_kernels(str(files[KERNELS]), step) if KERNELS in files else None
-    communication = read_communication(str(files[COMMUNICATION]), step) if COMMUNICATION in files else None
-    rows = read_step_trace(str(files[STEP_TRACE]), step) if STEP_TRACE in files else ()
-    trace = read_trace(str(files[TRACE]), step) if TRACE in files else None
-    ranks = [_of_row(row.rank, row.times) for row in rows if row.rank]
-    own = next((row.times for row in rows if not row.rank), None)
-    if len(ranks) == 1 and kernels is not None:  # Device_id, in the folder of a rank
-        own, ranks = ranks[0].times, []
-    if own or kernels or communication or trace:
-        rank = rank_of(folder) if trace is None or trace.rank is None else trace.rank
-        alone = files[TRACE].name if trace and not (own or kernels or communication) else folder.name
-        name = f"rank {rank}" if rank is not None else alone
-        times = own or (trace.times if trace is not None else None)
-        ranks.append(RankProfile(name, rank, times, kernels, communication, trace))
-    return ranks
+    kernels = next((read_kernels(str(file), step) for file in files.get(KERNELS, [])), None)
+    communication = next((read_communication(str(file), step) for file in files.get(COMMUNICATION, [])), None)
+    rows = [row for file in files.get(STEP_TRACE, []) for row in read_step_trace(str(file), step)]
+    named, nameless = [row for row in rows if row.rank], [row for row in rows if not row.rank]
+    if not nameless and len(named) == 1 and kernels is not None:  # a Device_id, in the folder of a rank
+        named, nameless = nameless, named
+    if len(nameless) > 1:
+        places = " and ".join(row.times.place for row in nameless)
+        raise InputError(f"{places} are of ranks that have no names", file=str(folder), remedy="a folder for each rank")
+    ranks = [_of_row(row.rank, row.times) for row in named]
+    if nameless or kernels or communication:
+        rank = rank_of(folder)
+        name = f"rank {rank}" if rank is not None else folder.name
+        ranks.append(RankProfile(name, rank, nameless[0].times if nameless else None, kernels, communication))
+    return ranks + [_of_trace(file, read_trace(str(file), step)) for file in files.get(TRACE, [])]
+
+
+def _of_trace(file: Path, trace: Trace) -> RankProfile:
+    """The rank of a trace: as it says itself, or as the runtime has named it, or as its folder is."""
+    named = _NAMED_TRACE.fullmatch(file.name)
+    rank = trace.rank if trace.rank is not None else int(named[1]) if named else rank_of(file.absolute().parent)
+    if named and int(named[2] or 0):
+        return RankProfile(f"rank {named[1]}, tp rank {named[2]}", None, trace.times, trace=trace)
+    return RankProfile(file.name if rank is None else f"rank {rank}", rank, trace.times, trace=trace)
 
 
 def _of_row(rank: str, times: StepTimes) -> RankProfile:
@@ -151,8 +165,7 @@ def _read_file(path: str, step: str | None) -> list[RankProfile]:
         head = stream.read(1 << 16).lstrip(b"\xef\xbb\xbf \t\r\n")
     name = Path(path).name
     if head[:1] == b"[" or (head[:1] == b"{" and (b'"traceEvents"' in head or b'"schemaVersion"' in head)):
-        trace = read_trace(path, step)
-        return [RankProfile(name if trace.rank is None else f"rank {trace.rank}", trace.rank, trace.times, trace=trace)]
+        return [_of_trace(Path(path), read_trace(path, step))]
     if head[:1] == b"{":
         return [RankProfile(name, None, communication=read_communication(path, step))]
     header, _ = read_table(path)

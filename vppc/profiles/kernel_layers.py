@@ -67,7 +67,7 @@ def forwards_of_kernels(path: str, table: Path, schedule: Schedule, rank: int | 
                 collective=length(talk) - overlap(talk, compute),
             )
         )
-    return Measurements(layers, tuple(found), name=schedule.model.name)
+    return Measurements(layers, tuple(found), name=schedule.model.name, by_products=frozenset(("collectives",)))
 
 
 def _slots(schedule: Schedule, rank: int, layers: Layers) -> Iterator[tuple[int, int, bool]]:

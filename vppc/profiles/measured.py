@@ -113,7 +113,14 @@ def measurements(journal: Journal, layers: Layers) -> Measurements:
         for each in _transfers(schedule, timing.starts, timing.ends)[1]
         if each.seconds > journal.uncertainty
     )
-    return Measurements(layers, tuple(forwards), tuple(transfers), tuple(heads), schedule.model.name)
+    return Measurements(
+        layers,
+        tuple(forwards),
+        tuple(transfers),
+        tuple(heads),
+        schedule.model.name,
+        frozenset(("transfers", "heads")),
+    )
 
 
 def _timed(schedule: Schedule, timing: Timing, wanted: int) -> Iterator[tuple[int, int, int, int, float]]:

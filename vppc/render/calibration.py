@@ -47,8 +47,8 @@ def _fit(fit: Fit, layers: Layers) -> Iterator[str]:
         [(_name(each, layers), _tiny(each.value), _error(each), _remark(each)) for each in fit.constants],
         "<>><",
     )
-    if fit.loose:
-        yield "loose: these times hardly follow the cost model"
+    if fit.doubt is not None:
+        yield f"in doubt: {fit.doubt.problem}"
     for unknown in fit.unknown:
         yield f"unknown: {unknown.name}: {unknown.reason}"
     if fit.set_aside:
@@ -86,6 +86,7 @@ def _tiny(value: float) -> str:
 def _fit_json(fit: Fit, layers: Layers) -> dict[str, Any]:
     return {
         **asdict(fit),
+        "doubt": None if fit.doubt is None else fit.doubt.problem,
         "constants": [
             {
                 "name": each.name,

@@ -60,7 +60,7 @@ def measured_text(measured: Measured) -> str:
     ]
     if not 0.8 <= measured.forwards_ratio <= 1.25:
         lines.append(
-            "note: these costs are not this machine's, so neither is the efficiency; vppc calibrate fits some to a journal"
+            "note: these costs are not this machine's, nor is the efficiency; vppc calibrate fits some to a journal"
         )
     differences = table(
         ("rank", "instruction", "planned at", "took", "measured at", "took", "difference"),
