@@ -26,6 +26,8 @@ DOCUMENTED = {
     "simulate": "FILE --cost --json",
     "compare": "--pp --cost --model --tokens --strategy --chunk-size --measured-time --jobs --json -o",
     "model": "NAME|CONFIG --tp --ep --device --json -o",
+    "calibrate": "MEASUREMENTS --layers --topk --select --bytes-per-token --schedule --rank --base --name --json -o",
+    "profile": "DIR|FILE --step --cost --listed --json",
     "convert": "FILE -o",
     "doctor": "--pp --device --timeout --max-bytes --bytes-per-token --cost --json -o",
     "schema": "-o",

@@ -19,7 +19,7 @@ COMMANDS = {
     "graph": "Export the dependency DAG (dot, GraphML, JSON).",
     "simulate": "Price a schedule: makespan, TTFT, bubbles, bounds.",
     "compare": "Price strategies by chunk size and prompt length.",
-    "model": "Say what a model is understood to be, and what it costs on a device.",
+    "model": "Say what a model is understood to be, and what it costs.",
     "calibrate": "Fit a cost file to measured times.",
     "profile": "Say where the time of a measured run went.",
     "convert": "Translate schedules to and from other notations.",
