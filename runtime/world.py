@@ -69,13 +69,6 @@ class World:
         store.set_timeout(limit)
         return cls(process, size, store, None if by_launcher else 0)
 
-    @classmethod
-    def join(cls, timeout: float) -> World:
-        """Meet the other processes and connect to them: :meth:`meet` and :meth:`connect`."""
-        world = cls.meet(timeout)
-        world.connect(timeout)
-        return world
-
     def connect(self, timeout: float) -> None:
         """Make the control group, gloo's, when all processes have met. Raises RunFailed when that fails."""
         try:

@@ -15,15 +15,17 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from runtime.__main__ import main
 
+T = TypeVar("T")
 ROOT = Path(__file__).parents[1]
 LIMIT = 60.0
 """Seconds after which a world is ended from outside, and the test fails."""
@@ -137,45 +139,61 @@ def succeeded(ended: Ended) -> Ended:
     return ended
 
 
-def torchrun(arguments: Sequence[str], **options: str | int) -> subprocess.Popen[str]:
-    """A launcher and its processes, in a session of their own."""
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-    return subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", *flags, "-m", "runtime", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+class Launcher:
+    """torchrun and its processes, which are in sessions of their own and known by a mark in their environment."""
+
+    def __init__(self, arguments: Sequence[str], **options: str | int) -> None:
+        flags = [
+            f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in options.items()
+        ]
+        self.mark = uuid.uuid4().hex
+        self.agent = subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", *flags, "-m", "runtime", *arguments],
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "VPPC_TEST": self.mark},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Launcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pid in self.left():
+            os.kill(pid, signal.SIGKILL)
+        self.agent.communicate()
+
+    def rank(self, number: int) -> int:
+        """The process of a rank, once it runs."""
+        return eventually(lambda: next(iter(self.left(f"RANK={number}")), None))
+
+    def left(self, variable: str = "") -> list[int]:
+        """Its processes, those with the variable set so, that have not ended."""
+        wanted = {f"VPPC_TEST={self.mark}", variable or f"VPPC_TEST={self.mark}"}
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if wanted <= set((folder / "environ").read_bytes().decode(errors="replace").split("\0")):
+                    found.append(int(folder.name))
+            except OSError:  # it ended in this moment, or is not ours
+                continue
+        return found
+
+    def ended(self) -> tuple[int, str, str]:
+        """Wait for the agent: its status and what was written. None of its processes may be left."""
+        out, err = self.agent.communicate(timeout=LIMIT)
+        assert not self.left(), err
+        return self.agent.returncode, out, err
 
 
-def finish(launcher: subprocess.Popen[str], limit: float = LIMIT) -> tuple[int, str, str]:
-    """Wait for a launcher: its status and what was written. Nothing of its session may be left."""
-    try:
-        out, err = launcher.communicate(timeout=limit)
-    except subprocess.TimeoutExpired:
-        os.killpg(launcher.pid, signal.SIGKILL)
-        out, err = launcher.communicate()
-        raise AssertionError(f"the launcher did not end: {err}") from None
-    left = session(launcher.pid)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    assert not left, f"processes {left} are left: {err}"
-    return launcher.returncode, out, err
-
-
-def session(leader: int) -> list[int]:
-    """The processes of a session that have not ended."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, _, leading = stat.read_text().rpartition(")")[2].split()[:4]
-        except OSError:  # it ended in this moment
-            continue
-        if int(leading) == leader and state != "Z":
-            found.append(int(stat.parent.name))
+def eventually(look: Callable[[], T | None]) -> T:
+    """What ``look`` finds, once it finds something."""
+    deadline = time.monotonic() + LIMIT
+    while (found := look()) is None:
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.05)
     return found
 
 
