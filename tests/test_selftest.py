@@ -117,6 +117,20 @@ class TestProbe:
         assert probe.crossing(0, 1, 10**6) == pytest.approx(10e-6 + 1e-3)
         assert probe.together(10**6) == pytest.approx(10e-6 + 1e-3)
 
+    @pytest.mark.parametrize("process", [0, 1])
+    def test_transfers_cross(self, process: int, probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Both ends post their send before their receive, which would hang on one communicator."""
+        posted: list[str] = []
+        link = probe.links[0]
+        for name in ("send", "recv"):
+            monkeypatch.setattr(
+                link, name, lambda tensors, name=name: (posted.append(name), PricedLink.send(link, tensors))[1]
+            )
+        probe.links = {0: link, 1: link}
+        probe.world.process = process
+        probe.crossing(0, 1, 2**24)
+        assert posted == ["send", "recv"] * (len(posted) // 2) != []
+
     def test_what_compute_loses_is_the_interference(self, probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:
         """A product of matrices takes 1 ms, and 1.3 ms while transfers are under way."""
         clock = probe.links[0].clock

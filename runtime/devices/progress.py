@@ -19,8 +19,6 @@ from runtime.clock import Clock
 POLL = 50e-6
 """Seconds between two looks at an event."""
 ANCHOR_ROUNDS = 8
-ANCHOR_SECONDS = 8.0
-"""An event's time counts from another's, in 32-bit milliseconds: so far apart they are right to half a microsecond."""
 
 
 class _Mark:
@@ -51,6 +49,7 @@ class StreamProgress:
         self.current: _Mark
         if report is not None:
             self.anchor, self.anchored = self._measure_anchor()
+            self.reported = float("-inf")
 
     def begin(self) -> None:
         mark = self.current = self.spare.pop() if self.spare else self._mark()
@@ -75,7 +74,11 @@ class StreamProgress:
         self.module.set_device(self.index)  # a thread of its own has none
         with self.lock:
             for mark in self.queued:
-                if not mark.after.query():
+                try:
+                    finished = mark.after.query()
+                except RuntimeError:  # the device has failed here, which the host's own thread will raise
+                    finished = False
+                if not finished:
                     return mark.index
         return None
 
@@ -86,19 +89,27 @@ class StreamProgress:
 
     def _finish_oldest(self) -> None:
         mark = self.queued[0]
-        while not mark.after.query():
+        earliest = float("-inf")
+        while True:
+            looked = self.clock.now()
+            if mark.after.query():
+                break
+            earliest = looked
             time.sleep(POLL)
+        latest = self.clock.now()
         with self.lock:
             self.queued.popleft()
         if self.report is not None:
             end = self._time(mark.after)
-            self.report(self._time(mark.before), end)
-            if end - self.anchored > ANCHOR_SECONDS:
-                self.anchor, self.anchored, mark.after = mark.after, end, self.anchor
+            # the device's clock drifts; the looks say between which times it was
+            self.anchored += min(max(end, earliest), latest) - end
+            start = max(self.reported, self._time(mark.before))  # a stream does one thing after the other
+            self.reported = max(start, self._time(mark.after))
+            self.report(start, self.reported)
         self.spare.append(mark)
 
     def _time(self, event: Any) -> float:
-        """When the event happened, on the clock. Only of finished ones: torch_npu would wait, and stop all threads."""
+        """When a finished event happened, on the clock. For another torch_npu would wait, and stop all threads."""
         return self.anchored + float(self.anchor.elapsed_time(event)) / 1e3
 
     def _measure_anchor(self) -> tuple[Any, float]:

@@ -20,6 +20,8 @@ class Kernels(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
+        if func.overloadpacket in (torch.ops.aten.set_, torch.ops.aten.resize_):
+            return result  # they change what a tensor is, not what is in its memory
         reads, writes = set(), set()
         given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | (kwargs or {})
         for argument in func._schema.arguments:

@@ -55,6 +55,8 @@ class Machine:
         """The number of the first event that is never over: the device hangs."""
         self.lazy = False
         """Whether events take until somebody looks; otherwise they are over when recorded."""
+        self.timed = False
+        """Whether events are over when the clock gets to their time."""
         self.threads: set[int] = set()
         """Threads that have set the device, without which the real runtime knows no context."""
         self.compute = Stream(self)
@@ -87,8 +89,15 @@ class Machine:
                 require(memory.writer, "writes what is written by")
             memory.writer, memory.readers = kernel, {}
 
-    def poll(self, number: int) -> bool:
-        """Whether event ``number`` is over; a look at one that is not lets a lazy device finish one more."""
+    def over(self, event: Event) -> bool:
+        """Whether a recorded event is over."""
+        return event.time <= self.now() if self.timed else event.number <= self.finished
+
+    def poll(self, event: Event) -> bool:
+        """Whether a recorded event is over; a look at one that is not lets a lazy device finish one more."""
+        number = event.number
+        if self.timed:
+            return self.over(event)
         if number > self.finished and (self.stuck_at is None or self.finished + 1 < self.stuck_at):
             self.finished += 1
             return False
@@ -140,12 +149,12 @@ class Event:
     def record(self, stream: Stream) -> None:
         machine = self.machine
         machine.check_thread()
-        if self.number > machine.finished:
+        if self.number and not machine.over(self):
             raise WrongOrder("an event is recorded again before it is over: nobody can see any more that it was")
         machine.recorded += 1
         self.number = machine.recorded
         self.clock, self.time = dict(stream.clock), max(stream.free, machine.now())
-        if not machine.lazy and machine.stuck_at is None:
+        if not machine.lazy and not machine.timed and machine.stuck_at is None:
             machine.finished = machine.recorded
         machine.most_unfinished = max(machine.most_unfinished, machine.recorded - machine.finished)
 
@@ -158,7 +167,7 @@ class Event:
 
     def query(self) -> bool:
         self.machine.check_thread()
-        return not self.number or self.machine.poll(self.number)
+        return not self.number or self.machine.poll(self)
 
     def synchronize(self) -> None:
         self.machine.finish(self.number)
@@ -168,7 +177,7 @@ class Event:
         for event in (self, end_event):
             if not event.enable_timing:
                 raise RuntimeError("the event was made without enable_timing")
-            if not 0 < event.number <= self.machine.finished:
+            if not event.number or not self.machine.over(event):
                 raise WrongOrder("the time of an event that is not over is asked for, which stops all threads")
         return (end_event.time - self.time) * 1e3
 
