@@ -20,6 +20,11 @@ def main(arguments: list[str] | None = None) -> None:
         from runtime.run import run  # it imports torch, which takes seconds
 
         run(parsed)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        sys.stderr.write("vppc-run: needs torch, which is not installed\n  hint: pip install '.[runtime]'\n")
+        sys.exit(2)
     except VppcError as error:
         sys.stderr.write(f"vppc-run: {error}\n")
         sys.exit(error.exit_status)
