@@ -73,7 +73,7 @@ class TestChoice:
         ("name", "said"),
         [
             ("cuda", "--device: no CUDA device can be used on this machine\n  hint: --device cpu"),
-            ("npu", "--device: an NPU needs torch_npu, which is not installed\n  hint: pip install 'vppc[npu]'"),
+            ("npu", "--device: an NPU needs torch_npu, which is not installed\n  hint: pip install '.[npu]'"),
         ],
     )
     def test_a_device_that_is_not_there_is_refused(self, name: str, said: str) -> None:

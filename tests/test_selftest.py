@@ -397,7 +397,7 @@ class TestDoctor:
             "torch",
             "not installed",
             "running schedules",
-            "pip install 'vppc[runtime]'",
+            "pip install '.[runtime]'",
         ]
 
     def test_without_torch_as_json(self, without_torch: None) -> None:

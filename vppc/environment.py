@@ -20,8 +20,8 @@ class Package:
 
 
 _WANTED = (
-    ("torch", "running schedules", "pip install 'vppc[runtime]'"),
-    ("torch_npu", "Ascend NPUs", "pip install 'vppc[npu]', with CANN"),
+    ("torch", "running schedules", "pip install '.[runtime]'"),
+    ("torch_npu", "Ascend NPUs", "pip install '.[npu]', with CANN"),
     ("vllm", "serving", "pip install vllm"),
     ("vllm_ascend", "serving on Ascend NPUs", "pip install vllm-ascend"),
 )

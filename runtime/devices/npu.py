@@ -24,7 +24,7 @@ def import_torch_npu() -> Any:
         if error.name != "torch_npu":
             raise
         raise InputError(
-            "an NPU needs torch_npu, which is not installed", file="--device", remedy="pip install 'vppc[npu]'"
+            "an NPU needs torch_npu, which is not installed", file="--device", remedy="pip install '.[npu]'"
         ) from None
     except (ImportError, OSError, RuntimeError) as error:  # CANN's libraries, a second accelerator, other versions
         raise InputError(

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> None:
     options = parse(arguments)
     base = read_base(options)
     if importlib.util.find_spec("torch") is None:
-        raise InputError("needs torch, which is not installed", file="--selftest", remedy="pip install 'vppc[runtime]'")
+        raise InputError("needs torch, which is not installed", file="--selftest", remedy="pip install '.[runtime]'")
     session_arguments = parse_run(["selftest", f"--device={options.device}", f"--timeout={options.timeout}"])
     if "RANK" not in os.environ:
         _launch(options.pp, arguments)
