@@ -56,12 +56,12 @@ MODEL = CostModel(
 
 seconds = st.floats(0, 1e12)
 linears = st.builds(Linear, seconds, seconds)
-counts = st.integers(1, 2**31 - 1)
+counts, layers = st.integers(1, 2**31 - 1), st.integers(1, 2**16)
 models = st.builds(
     CostModel,
     layers=st.lists(
         st.builds(
-            LayerCost, counts, seconds, seconds, seconds, seconds, seconds, st.just(0) | counts, seconds, seconds
+            LayerCost, layers, seconds, seconds, seconds, seconds, seconds, st.just(0) | counts, seconds, seconds
         ),
         min_size=1,
         max_size=3,

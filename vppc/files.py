@@ -99,6 +99,8 @@ def write_text(path: str | None, text: str | Iterable[str]) -> None:
         _write_stdout(sys.stdout, pieces)
         return
     target = os.path.realpath(path)  # of a link, what it points to is replaced
+    if not os.path.basename(path) and not os.path.isdir(target):
+        raise InputError("cannot be written: it names a folder, and there is none", file=path)
     try:
         if os.path.exists(target) and not os.path.isfile(target):
             with open(target, "w", encoding="utf-8", newline="") as stream:

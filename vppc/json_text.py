@@ -20,7 +20,10 @@ Location: TypeAlias = Sequence[str | int]
 """The keys and indices that lead to a value."""
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[-+.\w]+')
+_TOKEN = re.compile(
+    r'"[^"\\]*(?:\\.[^"\\]*)*"|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|-?Infinity|NaN', re.DOTALL
+)
+"""What :mod:`json` takes for a string, a number or a constant, whatever comes behind it."""
 
 
 class _BadLiteralError(Exception):
@@ -114,7 +117,8 @@ def _syntax_error(error: json.JSONDecodeError, file: str, line: int) -> InputErr
         return InputError(
             "the JSON text ends too early", file=file, place=place, remedy="the file may be truncated; make it again"
         )
-    return InputError(f"not JSON: {error.msg[0].lower()}{error.msg[1:]}", file=file, place=place)
+    problem = error.msg.removesuffix(" at")
+    return InputError(f"not JSON: {problem[0].lower()}{problem[1:]}", file=file, place=place)
 
 
 def _literal_error(text: str, literal: str | None, file: str, line: int) -> InputError:

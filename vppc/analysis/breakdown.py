@@ -119,7 +119,7 @@ def _rank_breakdown(
     free = max(0.0, total - busy - exposed - launch)
     return RankBreakdown(
         rank=rank,
-        compute=busy - collective,
+        compute=max(0.0, busy - collective),
         collective=collective,
         exposed_transfer=exposed,
         hidden_transfer=_uncovered(sorted(transfers), exposures),

@@ -7,6 +7,7 @@ import re
 
 import click
 
+from vppc.cli.number import Number
 from vppc.costs.calibration import calibrate
 from vppc.costs.document import cost_json, read_cost
 from vppc.costs.measurements import Reading
@@ -31,9 +32,7 @@ _RUN = re.compile(r"(?:([A-Za-z][\w. -]*):)?([1-9][0-9]{0,8})", re.ASCII)
 @click.option(
     "--select", "selections", metavar="COLUMN=VALUE", multiple=True, help="Only rows of tables with this; repeatable."
 )
-@click.option(
-    "--bytes-per-token", type=click.FloatRange(min=0, min_open=True), help="Turns measured bytes into tokens."
-)
+@click.option("--bytes-per-token", type=Number(min=0, min_open=True), help="Turns measured bytes into tokens.")
 @click.option("--schedule", "schedule_file", metavar="FILE", help="The schedule that an Ascend profile is of.")
 @click.option("--rank", type=click.IntRange(0), help="The rank that an Ascend profile is of [default: as named].")
 @click.option("--base", metavar="FILE", help="Cost file for what was not measured at all, and for the kinds of layers.")

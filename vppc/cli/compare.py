@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import click
 
+from vppc.cli.number import Number
 from vppc.compare import cases, compare
 from vppc.costs.devices import find_device
 from vppc.costs.document import read_cost
@@ -17,6 +18,7 @@ from vppc.errors import InputError
 from vppc.files import write_text
 from vppc.ir.partition import SPLITS
 from vppc.models import load_model
+from vppc.passes.chunking import MOST_CHUNKS
 from vppc.passes.strategies import MEASURED_TIMES, STRATEGIES, Options
 from vppc.render.comparison import comparison_text
 
@@ -35,7 +37,13 @@ SIZES = (8192, 16384, 24576, 32768)
 @click.option("--ep", type=WAYS, default=1, show_default=True, help="With --model: devices that share the experts.")
 @click.option("--weight-dtype", help="With --model: dtype of the weights [default: the model's].")
 @click.option("--tokens", type=COUNT, multiple=True, help="Prompt length; repeatable [default: 64K to 512K].")
-@click.option("--prompts", type=COUNT, default=1, show_default=True, help="Equal prompts that wait together.")
+@click.option(
+    "--prompts",
+    type=click.IntRange(1, MOST_CHUNKS),
+    default=1,
+    show_default=True,
+    help="Equal prompts that wait together.",
+)
 @click.option(
     "--strategy",
     "strategies",
@@ -60,9 +68,7 @@ SIZES = (8192, 16384, 24576, 32768)
 @click.option("--chunk-size", "sizes", type=COUNT, multiple=True, default=SIZES, show_default=True, help="Repeatable.")
 @click.option("--page-size", type=COUNT, default=128, show_default=True, help="Dynamic chunks: KV page in tokens.")
 @click.option("--min-chunk", type=COUNT, default=4096, show_default=True, help="dcpp: smallest chunk.")
-@click.option(
-    "--smooth", type=click.FloatRange(0.0, 1.0), help="Dynamic chunks: smoothing [default: 1.0; SGLang 0.75]."
-)
+@click.option("--smooth", type=Number(0.0, 1.0), help="Dynamic chunks: smoothing [default: 1.0; SGLang 0.75].")
 @click.option("--layer-split", type=click.Choice(list(SPLITS)), help="Who gets the remainder of uneven layers.")
 @click.option("--jobs", type=click.IntRange(1, 1024), default=1, show_default=True, help="Processes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")

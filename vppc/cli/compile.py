@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Set
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from vppc.analysis.memory import check_memory
+from vppc.cli.number import Number
 from vppc.compiler import compile_schedule, paper_cost
 from vppc.costs.devices import Device, find_device
-from vppc.costs.document import check_layers, read_cost
+from vppc.costs.document import MOST_LAYERS, check_layers, read_cost
 from vppc.costs.model import CostModel
 from vppc.costs.roofline import roofline_cost
 from vppc.errors import InputError
@@ -30,17 +32,16 @@ COUNT = click.IntRange(min=1, max=2**31 - 1)
 DEVICES_A_RANK = click.IntRange(1, 1024)
 
 
-class Number(click.FloatRange):
-    """A number in a range; NaN is in none."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number = super().convert(value, param, ctx)
-        if math.isnan(number):
-            self.fail(f"{value!r} is not a number", param, ctx)
-        return number
-
-
 SECONDS = Number(min=0.0, max=1e9)
+_NEEDS = {
+    "seconds": ("--t", "chunks"),
+    "transfer": ("--transfer", "chunks"),
+    "prefix_hits": ("--prefix-hits", "requests"),
+    "device": ("--device", "model"),
+    "ep": ("--ep", "model"),
+    "weight_dtype": ("--weight-dtype", "model"),
+}
+"""Parameters that say something only beside another one: the option, and the other."""
 
 
 @click.command(name="compile")
@@ -55,7 +56,7 @@ SECONDS = Number(min=0.0, max=1e9)
 )
 @click.option("--placement", type=click.Choice(PLACEMENTS), help="Stage placement [default: the strategy's].")
 @click.option("--vp", type=click.IntRange(1, 1024), help="Stages a rank [default: straight 1, v 2, zigzag 4, loop 2].")
-@click.option("--layers", type=COUNT, help="Layers of the model [default: the cost file's].")
+@click.option("--layers", type=click.IntRange(1, MOST_LAYERS), help="Layers of the model [default: the cost file's].")
 @click.option("--model", metavar="NAME|FILE", help="A preset or a Hugging Face config.json; prices it if no --cost.")
 @click.option("--cost", "cost_file", metavar="FILE", help="Cost file: seconds of a layer and of a transfer.")
 @click.option("--device", help="Price --model on it if no --cost, and check its memory [default without --cost: 910c].")
@@ -96,7 +97,10 @@ SECONDS = Number(min=0.0, max=1e9)
     "--print-after", multiple=True, type=click.Choice([*PASS_NAMES, "all"]), help="Print the schedule after a pass."
 )
 @click.option("-o", "--output", metavar="FILE", help="Where to write the schedule [default: stdout].")
+@click.pass_context
 def command(
+    context: click.Context,
+    /,
     chunks: int | None,
     tokens: tuple[int, ...],
     requests: str | None,
@@ -127,6 +131,7 @@ def command(
             "give one of --chunks, --tokens and --requests",
             remedy="--chunks N is the paper's setting, --tokens L one prompt, --requests FILE many",
         )
+    _check_needs({name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE})
     options = Options(**{each.name: given[each.name] for each in fields(Options) if each.name in given})
     options = replace(options, split=layer_split)
     spec = load_model(model) if model is not None else None
@@ -160,6 +165,15 @@ def command(
         prompts, Model(name, cost.layer_count), cost, options, extra=machine.extra(), after=after
     )
     write_text(output, schedule_text(machine.fitting(schedule, priced=cost_file is None)))
+
+
+def _check_needs(given: Set[str]) -> None:
+    """Raises InputError for an option that would say nothing, beside the others that are ``given``."""
+    for name, (option, other) in _NEEDS.items():
+        if name in given and other not in given:
+            raise InputError(f"says nothing without --{other}", place=option, remedy=f"give --{other}, or leave it out")
+    if {"chunks", "chunk_size"} <= given:
+        raise InputError("--chunks are of one token", place="--chunk-size", remedy="give one of the two")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import asdict
 
 import click
 
+from vppc.cli.number import Number
 from vppc.environment import Package, packages
 from vppc.render.tables import table
 
@@ -20,7 +21,7 @@ DEVICES = ("auto", "cpu", "cuda", "npu")
 @click.option("--device", type=click.Choice(DEVICES), default="auto", show_default=True, help="What to test.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(0.5, 86400.0),
+    type=Number(0.5, 86400.0),
     default=60.0,
     show_default=True,
     help="Seconds within which a fault ends the test.",

@@ -21,13 +21,15 @@ from vppc.validation import CLOSED, OPEN, Count, Seconds, check_format, json_sch
 
 FORMAT = "vppc.cost"
 VERSION = 1
+MOST_LAYERS = 2**20
+"""Layers of a model at most, so that a small file cannot ask for all memory."""
 
 
 @with_config(CLOSED)
 class LayerDocument(TypedDict):
     """Seconds of one layer, for ``count`` such layers in a row. A missing cost is 0; without topk attention is full."""
 
-    count: Count
+    count: Annotated[int, Field(ge=1, le=MOST_LAYERS, strict=True)]
     fixed: NotRequired[Seconds]
     per_token: NotRequired[Seconds]
     per_pair: NotRequired[Seconds]
@@ -90,7 +92,7 @@ def parse_cost(document: Any, file: str = "", place: str = "") -> CostModel:
     check_format(document, FORMAT, VERSION, file=file, place=place)
     cost = validate(_COST, document, file=file, prefix=f"{place}." if place else "", known=_known_keys)
     transfer = cost.get("transfer", {})
-    return CostModel(
+    model = CostModel(
         layers=tuple(LayerCost(**kind) for kind in cost["layers"]),
         embed=Linear(**cost.get("embed", {})),
         head=Linear(**cost.get("head", {})),
@@ -99,6 +101,14 @@ def parse_cost(document: Any, file: str = "", place: str = "") -> CostModel:
         interference=cost.get("interference", 0.0),
         name=cost.get("name", ""),
     )
+    if model.layer_count > MOST_LAYERS:
+        raise InputError(
+            f"the counts add up to {model.layer_count} layers",
+            file=file,
+            place=f"{place}.layers" if place else "layers",
+            remedy=f"at most {MOST_LAYERS}",
+        )
+    return model
 
 
 def cost_json(model: CostModel) -> dict[str, Any]:

@@ -40,11 +40,13 @@ from vppc.models.weights import Sharding, Weight, dtype_bytes, head_weights, lay
 _HIDDEN_PASSES = 8
 _EXPERT_PASSES = 4
 _SCORE_BYTES = 12
+LEAST = 1e-6
+"""The least efficiency that means anything; from a still smaller one would come costs beyond all numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """The part of each peak that is reached, above 0 and up to 1.
+    """The part of each peak that is reached, from :data:`LEAST` up to 1.
 
     These are priors, round numbers of the size that such kernels reach; ``vppc calibrate`` replaces them by
     measurements. ``matmul`` is for projections and feed-forward networks, ``attention`` for attention and indexer,
@@ -59,11 +61,11 @@ class Efficiency:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not 0 < value <= 1:
+            if not LEAST <= value <= 1:
                 raise InputError(
                     f"an efficiency of {value} is not possible",
                     place=f"--efficiency {field.name}",
-                    remedy="above 0, up to 1",
+                    remedy=f"from {LEAST:g} up to 1",
                 )
 
 

@@ -137,7 +137,11 @@ class Schedule:
     @cached_property
     def rank_stages(self) -> tuple[tuple[int, ...], ...]:
         """The stages of every rank, ascending."""
-        return tuple(tuple(s.stage for s in self.stages if s.rank == rank) for rank in range(self.pp))
+        held: list[list[int]] = [[] for _ in range(self.pp)]
+        for stage in self.stages:
+            if stage.rank < self.pp:
+                held[stage.rank].append(stage.stage)
+        return tuple(map(tuple, held))
 
     @cached_property
     def samples(self) -> tuple[bool, ...]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from vppc.costs.document import CostDocument
+from vppc.costs.document import MOST_LAYERS, CostDocument
 from vppc.validation import OPEN, Amount, Count, Index, Seconds, json_schema
 
 SCHEDULE, SEGMENT = "vppc.schedule", "vppc.segment"
@@ -18,7 +18,7 @@ VERSION = 1
 
 # Sizes that a reader allocates by, so that a small file cannot ask for all memory.
 Ranks = Annotated[int, Field(ge=1, le=2**16)]
-Layers = Annotated[int, Field(ge=1, le=2**20)]
+Layers = Annotated[int, Field(ge=1, le=MOST_LAYERS)]
 Buffers = Annotated[int, Field(ge=0, le=2**20)]
 
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]

@@ -37,7 +37,10 @@ class InsertTransfers:
         if order is None:
             raise ValueError("insert_transfers needs an ordered schedule")
         if order.steps is not None:
-            programs = tuple(_blocking(schedule, rank, order.ranks, order.steps) for rank in range(schedule.pp))
+            received = _received(schedule, order.ranks)
+            programs = tuple(
+                _blocking(schedule, rank, order.ranks[rank], order.steps, received[rank]) for rank in range(schedule.pp)
+            )
         else:
             posts = _receive_posts(schedule, OpCosts.of(schedule, self.cost), order)
             programs = tuple(_overlapped(schedule, rank, order.ranks[rank], posts[rank]) for rank in range(schedule.pp))
@@ -51,7 +54,6 @@ def _receive_posts(schedule: Schedule, costs: OpCosts, order: Order) -> list[lis
     the input is needed; later receives of the same channel are never posted earlier.
     """
     times = timeline(schedule, costs, order)
-    stages, ranks = len(schedule.stages), schedule.stage_ranks
     position = [0] * len(times.ends)
     reached: list[list[float]] = []  # per rank, when it is through with the operations before a position
     for ops in order.ranks:
@@ -59,15 +61,10 @@ def _receive_posts(schedule: Schedule, costs: OpCosts, order: Order) -> list[lis
             position[op] = index
         reached.append([float("-inf"), *(times.ends[op] for op in ops)])
     posts: list[list[tuple[int, int]]] = []
-    for rank, ops in enumerate(order.ranks):
+    for rank, peers in enumerate(_received(schedule, order.ranks)):
         mine: list[tuple[int, int]] = []
-        for peer in range(schedule.pp):
-            sent = [
-                op + 1
-                for op in order.ranks[peer]
-                if op % stages + 1 < stages and ranks[op % stages] != rank == ranks[op % stages + 1]
-            ]
-            latest = len(ops)
+        for sent in peers.values():
+            latest = len(order.ranks[rank])
             channel: list[tuple[int, int]] = []
             for op in reversed(sent):
                 in_time = bisect_right(reached[rank], times.ends[op - 1]) - 1
@@ -77,6 +74,18 @@ def _receive_posts(schedule: Schedule, costs: OpCosts, order: Order) -> list[lis
         mine.sort(key=lambda post: (post[0], times.ends[post[1] - 1]))
         posts.append(mine)
     return posts
+
+
+def _received(schedule: Schedule, orders: tuple[tuple[int, ...], ...]) -> list[dict[int, list[int]]]:
+    """For every rank and each of its peers, ascending, the operations whose input comes from there, as it is sent."""
+    stages, ranks = len(schedule.stages), schedule.stage_ranks
+    received: list[dict[int, list[int]]] = [{} for _ in orders]
+    for peer, ops in enumerate(orders):
+        for op in ops:
+            after = op % stages + 1
+            if after < stages and ranks[after] != peer:
+                received[ranks[after]].setdefault(peer, []).append(op + 1)
+    return received
 
 
 class _Emitter:
@@ -90,18 +99,18 @@ class _Emitter:
         self.posted: dict[int, int] = {}  # operation -> index of the RECV of its input
         self.buffers = 0
         ranks = schedule.stage_ranks
-        ids = {(channel.src, channel.dst): channel.id for channel in schedule.channels}
-        # per stage: (rank, channel) that its input comes from and its output goes to; None for a fold or an end
-        self.source = [
-            (ranks[s - 1], ids[ranks[s - 1], rank]) if s and ranks[s] == rank != ranks[s - 1] else None
-            for s in range(self.stages)
-        ]
-        self.target = [
-            (ranks[s + 1], ids[rank, ranks[s + 1]])
-            if s + 1 < self.stages and ranks[s] == rank != ranks[s + 1]
-            else None
-            for s in range(self.stages)
-        ]
+        ids = {
+            (channel.src, channel.dst): channel.id
+            for channel in schedule.channels
+            if rank in (channel.src, channel.dst)
+        }
+        # per stage here: (rank, channel) that its input comes from and its output goes to; None for a fold or an end
+        here = schedule.rank_stages[rank]
+        self.source = {s: (ranks[s - 1], ids[ranks[s - 1], rank]) if s and ranks[s - 1] != rank else None for s in here}
+        self.target = {
+            s: (ranks[s + 1], ids[rank, ranks[s + 1]]) if s + 1 < self.stages and ranks[s + 1] != rank else None
+            for s in here
+        }
 
     def program(self) -> Program:
         return Program(self.rank, self.buffers, array("i", self.code))
@@ -162,16 +171,17 @@ def _overlapped(schedule: Schedule, rank: int, ops: tuple[int, ...], posts: list
     return emit.program()
 
 
-def _blocking(schedule: Schedule, rank: int, orders: tuple[tuple[int, ...], ...], steps: tuple[int, ...]) -> Program:
+def _blocking(
+    schedule: Schedule, rank: int, ops: tuple[int, ...], steps: tuple[int, ...], received: dict[int, list[int]]
+) -> Program:
     emit = _Emitter(schedule, rank)
-    stages, ranks = emit.stages, schedule.stage_ranks
+    stages = emit.stages
     receives: dict[int, list[int]] = {}  # step -> what arrives in its exchange, in the senders' order
-    for ops in orders:
-        for op in ops:
-            if op % stages + 1 < stages and ranks[op % stages] != rank == ranks[op % stages + 1]:
-                receives.setdefault(steps[op], []).append(op + 1)
+    for sent in received.values():
+        for op in sent:
+            receives.setdefault(steps[op - 1], []).append(op)
     runs: dict[int, list[int]] = {}
-    for op in orders[rank]:
+    for op in ops:
         runs.setdefault(steps[op], []).append(op)
     for step in sorted(receives.keys() | runs.keys()):
         written = [(op, emit.forward(op)) for op in runs.get(step, ())]

@@ -10,6 +10,9 @@ from vppc.ir.partition import SPLITS, Ranges, check_ranges
 from vppc.ir.placement import edges, stage_ranks
 from vppc.ir.schedule import Channel, Schedule, Stage
 
+MOST_OPERATIONS = 2**22
+"""(chunk, stage) pairs of a schedule at most, some ten million instructions: all that follows takes their time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -21,7 +24,7 @@ class Layout:
     between two ranks, so that the two never block each other; a fold needs none.
 
     Raises InputError for a placement without such ``vp``, an unknown split, a split beside ranges, ranges that
-    are not the model's layers in order, and more stages than layers.
+    are not the model's layers in order, more stages than layers, and too many operations.
     """
 
     name: ClassVar[str] = "layout"
@@ -34,6 +37,12 @@ class Layout:
         if schedule.pp < 1:
             raise InputError(f"{schedule.pp} pipeline ranks", remedy="give at least 1")
         ranks = stage_ranks(self.placement, schedule.pp, self.vp)
+        operations = len(schedule.chunks) * len(ranks)
+        if operations > MOST_OPERATIONS:
+            raise InputError(
+                f"{len(schedule.chunks):,} chunks on {len(ranks):,} stages are {operations:,} operations",
+                remedy=f"at most {MOST_OPERATIONS:,}: use larger chunks or fewer stages",
+            )
         ranges = self._ranges(ranks, schedule.model.layers)
         stages = tuple(Stage(s, rank, layers) for s, (rank, layers) in enumerate(zip(ranks, ranges, strict=True)))
         channels = tuple(Channel(id, src, dst) for id, (src, dst) in enumerate(edges(ranks)))

@@ -35,6 +35,7 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 from vppc.costs.model import CostModel, OpCosts
 from vppc.errors import InputError
 from vppc.ir.schedule import Chunk, Part, Schedule
+from vppc.passes.chunking import append_chunk
 from vppc.passes.dynamic_chunking import DcppChunks, DcppRule
 from vppc.passes.layout import Layout
 
@@ -156,6 +157,8 @@ class OnlineChunks:
         calibration = Calibration(self.startup.rule(self.startup.profile(schedule.pp)))
         by_arrival = sorted(schedule.requests, key=lambda request: request.arrival)
         for warmup in by_arrival[:1] * self.warmups:
+            if calibration.done:  # nothing is learnt from those that follow
+                break
             self._serve(calibration, replace(laid, requests=(replace(warmup, arrival=0.0),)))
         return replace(schedule, chunks=self._serve(calibration, laid))
 
@@ -163,7 +166,7 @@ class OnlineChunks:
         """The chunks of an idle engine that serves the requests and learns, until all are done."""
         pipeline = _Pipeline(laid, self.startup.cost)
         in_flight: deque[Batch] = deque()
-        chunks = []
+        chunks: list[Chunk] = []
         now = 0.0  # when the engine chooses a chunk
         for index in sorted(range(len(laid.requests)), key=lambda i: laid.requests[i].arrival):
             request = laid.requests[index]
@@ -176,7 +179,7 @@ class OnlineChunks:
                 tokens = calibration.next_chunk(start, request.prompt_tokens - start)
                 part = Part(index, start, tokens)
                 in_flight.append(pipeline.run(part, now))
-                chunks.append(Chunk((part,)))
+                append_chunk(chunks, part)
                 start += tokens
         for batch in in_flight:
             calibration.record(batch.sample(self.measured))

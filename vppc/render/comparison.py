@@ -13,11 +13,13 @@ _RANKS_SHOWN = 4
 
 
 def comparison_text(rows: Sequence[Row], subject: str) -> str:
-    """For every cost two tables: the makespans, and the gains of the contestant ``subject``; ends without a newline."""
+    """For every cost the makespans, and the gains of the contestant ``subject`` over others; ends without a newline."""
     blocks: list[str] = []
     for _, group in groupby(rows, key=lambda row: row.case.cost):
         mine = list(group)
-        blocks += [f"{_heading(mine[0])}\n\n{_makespans(mine)}", f"{subject} gains over\n\n{_gains(mine, subject)}"]
+        blocks.append(f"{_heading(mine[0])}\n\n{_makespans(mine)}")
+        if any(row.case.contestant != subject for row in mine):
+            blocks.append(f"{subject} gains over\n\n{_gains(mine, subject)}")
     blocks += ["\n".join(refusals)] if (refusals := list(dict.fromkeys(_refusals(rows)))) else []
     return "\n\n".join(blocks)
 

@@ -1,0 +1,197 @@
+"""What users and machines do to a program: bad files, absurd sizes, options that conflict, output that goes nowhere.
+
+Every case ends with exit status 0, 1 or 2 and one message, and never in a traceback, a hang or half a file.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.plans import DEEPSEEK
+from vppc.cli import main
+from vppc.errors import InputError
+from vppc.ir.schedule import Chunk, Model, Request, Schedule, Stage
+from vppc.json_text import loads
+from vppc.passes import chunking, layout
+from vppc.passes.chunking import FixedChunks
+from vppc.passes.layout import Layout
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    """Exit status, stdout and stderr of a command."""
+    with pytest.raises(SystemExit) as exited:
+        main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    assert isinstance(exited.value.code, int)
+    return exited.value.code, out, err
+
+
+@pytest.fixture
+def plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    file = tmp_path / "plan.json"
+    assert run(capsys, "compile", "--pp", "2", "--chunks", "3", "-o", file) == (0, "", "")
+    return file
+
+
+# Numbers that are none
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": NaN}', "f: line 1, column 7: NaN is not a finite number"),
+        ('{"a": NaNabc}', "f: line 1, column 7: NaN is not a finite number"),
+        ('["NaN",\nNaN5]', "f: line 2, column 1: NaN is not a finite number"),
+        ("[-Infinityq]", "f: line 1, column 2: -Infinity is not a finite number"),
+        ("[Infinity.5]", "f: line 1, column 2: Infinity is not a finite number"),
+        ("[1e999x]", "f: line 1, column 2: 1e999 is not a finite number"),
+        ("[1e999.5]", "f: line 1, column 2: 1e999 is not a finite number"),
+        (f"[{'9' * 5000}abc]", "f: line 1, column 2: an integer has more than 4300 digits"),
+        (f"[{'9' * 5000}.5, {'9' * 5000}]", f"f: line 1, column 2: {'9' * 57}... is not a finite number"),
+        ('["\\"NaN", NaN]', "f: line 1, column 11: NaN is not a finite number"),
+        ("[1, 2, NaNNaN, NaN]", "f: line 1, column 8: NaN is not a finite number"),
+        ('["\x01"]', "f: line 1, column 3: not JSON: invalid control character"),
+    ],
+)
+def test_a_bad_number_is_found_whatever_stands_behind_it(text: str, message: str) -> None:
+    with pytest.raises(InputError) as raised:
+        loads(text, "f")
+    assert str(raised.value).split("\n")[0] == message
+
+
+def test_a_bad_number_in_the_place_of_an_instruction(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan.write_text(plan.read_text().replace('"of": ', '"of": NaN', 1))
+    status, out, err = run(capsys, "verify", plan)
+    assert (status, out) == (2, "")
+    assert "NaN is not a finite number" in err
+
+
+# Absurd sizes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--chunks", "2147483647"), "the prompts make more than 1,048,576 chunks\n  hint: use larger chunks"),
+        (
+            ("--tokens", "2147483647", "--chunk-size", "1", "--cost", str(DEEPSEEK)),
+            "the prompts make more than 1,048,576 chunks\n  hint: use larger chunks",
+        ),
+        (("--chunks", "3", "--layers", "1048577"), "1048577 is not in the range 1<=x<=1048576"),
+    ],
+)
+def test_what_no_machine_could_compile_is_refused(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = run(capsys, "compile", "--pp", "2", *arguments)
+    assert (status, out) == (2, "")
+    assert message in err
+
+
+def test_every_way_to_chunks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunking, "MOST_CHUNKS", 3)
+    prompts = Schedule("x", Model("m", 4), 2, 1, requests=(Request("a", 2), Request("b", 2)))
+    assert len(FixedChunks(2)(prompts).chunks) == 2
+    with pytest.raises(InputError, match="more than 3 chunks"):
+        FixedChunks(1)(prompts)
+    with pytest.raises(InputError, match="more than 3 chunks"):
+        chunking.split_requests(prompts.requests, lambda prefix, left: 1)
+
+
+def test_operations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "MOST_OPERATIONS", 8)
+    chunked = Schedule("x", Model("m", 4), 2, 1, chunks=(Chunk(()),) * 2)
+    assert len(Layout("v", 2)(chunked).stages) == 4
+    with pytest.raises(InputError, match="3 chunks on 4 stages are 12 operations"):
+        Layout("v", 2)(Schedule("x", Model("m", 4), 2, 1, chunks=(Chunk(()),) * 3))
+
+
+def test_a_cost_file_has_not_more_layers_than_a_schedule_may_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cost = tmp_path / "cost.json"
+    cost.write_text(json.dumps({"format": "vppc.cost", "version": 1, "layers": [{"count": 2**20}, {"count": 1}]}))
+    assert run(capsys, "compile", "--pp", "2", "--tokens", "9", "--cost", cost) == (
+        2,
+        "",
+        f"vppc: {cost}: layers: the counts add up to 1048577 layers\n  hint: at most 1048576\n",
+    )
+
+
+def test_many_ranks_take_no_time_squared() -> None:
+    ranks = 2**16
+    wide = Schedule("x", Model("m", ranks), ranks, 1, tuple(Stage(s, s, (s, s + 1)) for s in range(ranks)))
+    assert wide.rank_stages == tuple((rank,) for rank in range(ranks))
+
+
+# Options that do not go together
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--chunks", "3", "--device", "nope"), "--device: says nothing without --model\n"),
+        (("--chunks", "3", "--weight-dtype", "bf16"), "--weight-dtype: says nothing without --model\n"),
+        (("--chunks", "3", "--prefix-hits"), "--prefix-hits: says nothing without --requests\n"),
+        (("--chunks", "3", "--chunk-size", "1"), "--chunk-size: --chunks are of one token\n"),
+        (("--tokens", "3", "--cost", str(DEEPSEEK), "--t", "1"), "--t: says nothing without --chunks\n"),
+        (("--tokens", "3", "--cost", str(DEEPSEEK), "--transfer", "1"), "--transfer: says nothing without --chunks\n"),
+        (("--tokens", "3", "--cost", str(DEEPSEEK), "--ep", "2"), "--ep: says nothing without --model\n"),
+        (("--chunks", "3", "--tokens", "3"), "give one of --chunks, --tokens and --requests\n"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = run(capsys, "compile", "--pp", "2", *arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"vppc: {message}")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("compile", "--pp", "2", "--tokens", "9", "--cost", DEEPSEEK, "--strategy", "dcpp", "--smooth", "nan"),
+        ("compile", "--pp", "2", "--chunks", "3", "--t", "nan"),
+        ("compare", "--cost", DEEPSEEK, "--smooth", "nan"),
+        ("calibrate", "nothing", "--bytes-per-token", "nan"),
+        ("doctor", "--timeout", "nan"),
+    ],
+)
+def test_nan_is_in_no_range(arguments: tuple[str | Path, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, *arguments)
+    assert (status, out) == (2, "")
+    assert "'nan' is not a number" in err
+
+
+def test_an_efficiency_that_makes_infinite_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cost = tmp_path / "cost.json"
+    model = ("model", "kimi-k2", "--device", "h100", "-o", cost, "--efficiency")
+    status, out, err = run(capsys, *model, "matmul=1e-320")
+    assert (status, out) == (2, "")
+    assert "--efficiency matmul: an efficiency of 1e-320 is not possible\n  hint: from 1e-06 up to 1\n" in err
+    assert not cost.exists()
+    assert run(capsys, *model, "matmul=1e-6")[0] == 0
+    assert loads(cost.read_text())["layers"]
+
+
+def test_a_comparison_with_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    alone = run(capsys, "compare", "--cost", DEEPSEEK, "--tokens", "9000", "--strategy", "cpp")
+    assert alone[0] == 0
+    assert "gains over" not in alone[1]
+
+
+# Output that goes nowhere
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = f"{tmp_path}/new/"
+    assert run(capsys, "schema", "cost", "-o", folder) == (
+        2,
+        "",
+        f"vppc: {folder}: cannot be written: it names a folder, and there is none\n",
+    )
+    assert list(tmp_path.iterdir()) == []
