@@ -25,6 +25,10 @@ DOCUMENTED = {
     "graph": "FILE -o",
     "simulate": "FILE --cost --json",
     "compare": "--pp --cost --model --tokens --strategy --chunk-size --measured-time --jobs --json -o",
+    "tune": (
+        "--pp --tokens --requests --cost --layers --max-chunk --min-chunk --align --placement --layer-ranges "
+        "--objective --json -o"
+    ),
     "model": "NAME|CONFIG --tp --ep --device --json -o",
     "calibrate": "MEASUREMENTS --layers --topk --select --bytes-per-token --schedule --rank --base --name --json -o",
     "profile": "DIR|FILE --step --cost --listed --json",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from vppc import __version__
@@ -33,7 +33,12 @@ def compile_schedule(
     pass and what it returned. Raises InputError for options that cannot be met.
     """
     schedule = Schedule(options.strategy, model, options.pp, 1, requests=requests, extra=extra or {})
-    for step in passes(options, cost):
+    return run_passes(schedule, passes(options, cost), cost, after)
+
+
+def run_passes(schedule: Schedule, steps: Iterable[Pass], cost: CostModel, after: AfterPass | None = None) -> Schedule:
+    """What the passes make of a schedule, one after another; proven, with ``cost`` and the certificate embedded."""
+    for step in steps:
         schedule = step(schedule)
         log.info("%s: %d chunks, %d instructions", step.name, len(schedule.chunks), sum(map(len, schedule.programs)))
         if after is not None:

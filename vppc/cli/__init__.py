@@ -19,6 +19,7 @@ COMMANDS = {
     "graph": "Export the dependency DAG (dot, GraphML, JSON).",
     "simulate": "Price a schedule: makespan, TTFT, bubbles, bounds.",
     "compare": "Price strategies by chunk size and prompt length.",
+    "tune": "Find the best schedule, and how far any other could be ahead.",
     "model": "Say what a model is understood to be, and what it costs.",
     "calibrate": "Fit a cost file to measured times.",
     "profile": "Say where the time of a measured run went.",

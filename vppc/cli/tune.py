@@ -1,0 +1,149 @@
+"""``vppc tune``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+from vppc.cli.compile import Machine
+from vppc.errors import InputError
+from vppc.files import write_text
+from vppc.inputs.requests import read_requests
+from vppc.ir.document import schedule_text
+from vppc.ir.partition import read_ranges
+from vppc.ir.placement import DEFAULT_VP, PLACEMENTS, stage_ranks
+from vppc.ir.schedule import Model, Request
+from vppc.models import load_model
+from vppc.render.tuning import tuning_text
+from vppc.tuning.tune import Task, advice, placements, tune
+from vppc.tuning.workload import Limits
+
+COUNT = click.IntRange(min=1, max=2**31 - 1)
+DEVICES_A_RANK = click.IntRange(1, 1024)
+OBJECTIVES = {"throughput": 0.0, "both": 0.5, "ttft": 1.0}
+
+
+@click.command(name="tune")
+@click.option("--pp", type=click.IntRange(1, 1024), required=True, help="Pipeline ranks.")
+@click.option("--tokens", type=COUNT, multiple=True, help="A prompt of this many tokens; repeat for a queue.")
+@click.option("--requests", metavar="FILE", help="Prompts: vppc JSON, Mooncake JSONL or Azure CSV; - is stdin.")
+@click.option("--cost", "cost_file", metavar="FILE", help="Cost file: seconds of a layer and of a transfer.")
+@click.option("--layers", type=COUNT, help="Layers of the model [default: the cost file's].")
+@click.option("--model", metavar="NAME|FILE", help="A preset or a Hugging Face config.json; prices it if no --cost.")
+@click.option("--device", help="Price --model on it if no --cost, and keep to its memory.")
+@click.option("--tp", type=DEVICES_A_RANK, default=1, show_default=True, help="Devices a rank: tensor parallel ways.")
+@click.option("--ep", type=DEVICES_A_RANK, default=1, show_default=True, help="Expert parallel ways within a rank.")
+@click.option("--weight-dtype", help="Of --model's weights: bf16, fp8, w8a8 or fp32 [default: the config's].")
+@click.option("--max-chunk", type=COUNT, default=32768, show_default=True, help="Largest chunk in tokens.")
+@click.option("--min-chunk", type=COUNT, default=64, show_default=True, help="Smallest chunk in tokens.")
+@click.option("--align", type=COUNT, default=64, show_default=True, help="Chunks are multiples of so many tokens.")
+@click.option("--placement", type=click.Choice(PLACEMENTS), help="Tune this placement only [default: all].")
+@click.option("--vp", type=click.IntRange(1, 1024), help="Stages a rank [default: all up to 8].")
+@click.option("--layer-ranges", metavar="JSON", help="Keep these layers (weights already loaded); needs --placement.")
+@click.option("--max-in-flight", type=COUNT, help="Most chunks entered and not finished.")
+@click.option("--max-buffers", type=COUNT, help="Most activation buffers of a rank.")
+@click.option(
+    "--objective",
+    type=click.Choice(list(OBJECTIVES)),
+    default="throughput",
+    show_default=True,
+    help="Of several prompts, what to make short: the makespan, the mean time to first token, or their mean.",
+)
+@click.option("--effort", type=click.FloatRange(0.1, 100.0), default=1.0, show_default=True, help="Search longer.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+@click.option("-o", "--output", metavar="FILE", help="Where to write the best schedule.")
+def command(
+    pp: int,
+    tokens: tuple[int, ...],
+    requests: str | None,
+    cost_file: str | None,
+    layers: int | None,
+    model: str | None,
+    device: str | None,
+    tp: int,
+    ep: int,
+    weight_dtype: str | None,
+    max_chunk: int,
+    min_chunk: int,
+    align: int,
+    placement: str | None,
+    vp: int | None,
+    layer_ranges: str | None,
+    max_in_flight: int | None,
+    max_buffers: int | None,
+    objective: str,
+    effort: float,
+    as_json: bool,
+    output: str | None,
+) -> None:
+    """Find the best schedule: chunk sizes, layer ranges, placement, order; and how far any other could be ahead.
+
+    \b
+    vppc tune --pp 2 --tokens 131072 --cost cost.json -o plan.json
+    vppc tune --pp 4 --requests queue.json --cost cost.json --placement v
+
+    The schedule is an ordinary one: verify, simulate, plot and run it. Two bounds come with every result: of any
+    order of the same chunks on the same stages, and of any chunking on them.
+    """
+    if bool(tokens) == (requests is not None):
+        raise InputError("give one of --tokens and --requests", remedy="--tokens L is one prompt, --requests FILE many")
+    spec = load_model(model) if model is not None else None
+    machine = Machine(spec, device, tp, ep, weight_dtype)
+    cost = machine.cost(cost_file, layers)
+    if requests is not None:
+        prompts = read_requests(requests)
+    else:
+        prompts = tuple(Request(f"r{index}", count) for index, count in enumerate(tokens))
+    ranges = None
+    if layer_ranges is not None and placement is not None:
+        vp = vp if vp is not None else DEFAULT_VP[placement]
+        try:
+            ranges = read_ranges(layer_ranges, stage_ranks(placement, pp, vp), cost.layer_count)
+        except InputError as error:
+            raise error.in_file("--layer-ranges") from None
+    elif layer_ranges is not None:
+        raise InputError("layer ranges are of one placement", place="--layer-ranges", remedy="name it with --placement")
+    task = Task(
+        requests=prompts,
+        cost=cost,
+        model=Model((spec.name if spec is not None else cost.name) or "unnamed", cost.layer_count),
+        pp=pp,
+        limits=Limits(max_chunk, min_chunk, align),
+        share=OBJECTIVES[objective] if len(prompts) > 1 else 0.0,  # of one prompt they are the same
+        placement=placement,
+        vp=vp,
+        ranges=ranges,
+        max_in_flight=max_in_flight,
+        max_buffers=max_buffers,
+        effort=effort,
+        extra=machine.extra(),
+    )
+    with _progress(len({name for name, _ in placements(task)})) as done:
+        results = tune(task, done)
+    best = results[0]
+    schedule = machine.fitting(best.schedule, priced=cost_file is None)
+    notes = list(advice(task, results))
+    if as_json:
+        text = json.dumps(
+            {"pp": pp, "placements": [tuned.json() for tuned in results], "advice": notes}, indent=1, allow_nan=False
+        )
+    else:
+        text = tuning_text(results, notes)
+    if output is not None:
+        write_text(output, schedule_text(schedule))
+    if output != "-":
+        write_text(None, text + "\n")
+
+
+@contextmanager
+def _progress(length: int) -> Iterator[Callable[[], object]]:
+    """What to call after each placement: it moves a bar on stderr, when that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    with click.progressbar(length=length, label="tune", file=sys.stderr) as bar:
+        yield lambda: bar.update(1)

@@ -1,0 +1,240 @@
+"""From a task to tuned schedules: the best of each placement, compiled, proven and simulated like any other.
+
+Searches only ever see operations on a clock. What they find goes through the ordinary passes, so that what is
+reported is the simulated run of programs, not of the search's model of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from vppc.analysis.report import Report, predict
+from vppc.compiler import run_passes
+from vppc.costs.model import CostModel
+from vppc.errors import InputError
+from vppc.ir.partition import Ranges, write_flat, write_partition, write_vpp_layer_ranges
+from vppc.ir.placement import DEFAULT_VP, stage_ranks
+from vppc.ir.schedule import Json, Model, Request, Schedule
+from vppc.passes.allocate_buffers import AllocateBuffers
+from vppc.passes.insert_transfers import InsertTransfers
+from vppc.passes.layout import Layout
+from vppc.passes.planned import PlannedChunks, PlannedOrder
+from vppc.tuning.bounds import best_possible
+from vppc.tuning.prices import Prices
+from vppc.tuning.search import Found, Search
+from vppc.tuning.workload import Limits, Workload
+
+MOST_STAGES = 8
+"""Stages a rank that a search goes up to by itself."""
+
+STRATEGY = "tuned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What is to be tuned. ``share`` of the goal is the mean TTFT, the rest the makespan.
+
+    None for ``placement`` or ``vp`` leaves it to the search; ``ranges`` fixes the layers of the stages, which needs
+    both. ``max_buffers`` is per rank. ``effort`` scales the search.
+    """
+
+    requests: tuple[Request, ...]
+    cost: CostModel
+    model: Model
+    pp: int
+    limits: Limits = field(default_factory=Limits)
+    share: float = 0.0
+    placement: str | None = None
+    vp: int | None = None
+    ranges: Ranges | None = None
+    max_in_flight: int | None = None
+    max_buffers: int | None = None
+    effort: float = 1.0
+    extra: Json | None = None
+
+    def __post_init__(self) -> None:
+        if not self.requests:
+            raise InputError("there is nothing to prefill", remedy="give at least one prompt")
+        if self.ranges is not None and (self.placement is None):
+            raise InputError(
+                "layer ranges are of one placement", place="--layer-ranges", remedy="name it with --placement and --vp"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The best schedule found on a placement; ``bound`` is what no chunking on its stages is quicker than."""
+
+    placement: str
+    schedule: Schedule
+    report: Report
+    bound: float
+    value: float
+
+    @property
+    def vp(self) -> int:
+        return self.schedule.vp
+
+    @property
+    def gap(self) -> float:
+        """How far ahead any other chunking and order on these stages could be, as a part of this makespan."""
+        return 1.0 - self.bound / self.report.makespan if self.report.makespan else 0.0
+
+    @property
+    def ranges(self) -> Ranges:
+        return tuple(stage.layers for stage in self.schedule.stages)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The layers in the notations of engines, as far as those can express them."""
+        ranks = self.schedule.stage_ranks
+        if self.schedule.vp == 1:
+            return {"layer partition": write_partition(self.ranges, ranks)}
+        if self.placement == "loop":
+            return {"layer ranges": write_flat(self.ranges)}
+        return {"vpp_layer_ranges": write_vpp_layer_ranges(self.ranges, ranks)}
+
+    def json(self) -> dict[str, Any]:
+        """What was found, and its price."""
+        return {
+            "placement": self.placement,
+            "vp": self.vp,
+            "chunks": [chunk.tokens for chunk in self.schedule.chunks],
+            "layers": [list(layers) for layers in self.ranges],
+            "bound_of_any_chunking": self.bound,
+            "gap_to_any_chunking": self.gap,
+            **self.report.json(),
+        }
+
+
+def placements(task: Task) -> list[tuple[str, int]]:
+    """The (placement, vp) pairs that a task leaves open. Raises InputError where there is none."""
+    layers = task.cost.layer_count
+    if task.placement is not None:
+        vps = [task.vp] if task.vp is not None else _vps(task.placement)
+        pairs = [(task.placement, vp) for vp in vps]
+        for placement, vp in pairs:
+            stage_ranks(placement, task.pp, vp)  # refuses what does not go together
+    elif task.pp == 1:
+        pairs = [("straight", 1)]
+    else:
+        names = ("straight", "v", "zigzag", "loop")
+        pairs = [(name, vp) for name in names for vp in _vps(name) if task.vp in (None, vp)]
+    fitting = [(placement, vp) for placement, vp in pairs if task.pp * vp <= layers]
+    if not fitting:
+        raise InputError(
+            f"{layers} layers on {task.pp} ranks: no placement that may be used has so few stages",
+            place="--pp",
+            remedy="use fewer ranks, or fewer stages a rank (--vp)",
+        )
+    return fitting
+
+
+def _vps(placement: str) -> list[int]:
+    if placement in ("straight", "v"):
+        return [DEFAULT_VP[placement]]
+    return [vp for vp in (2, 3, 4, 6, MOST_STAGES) if placement == "loop" or vp > 2]
+
+
+def tune(task: Task, done: Callable[[], object] = lambda: None) -> tuple[Tuned, ...]:
+    """The best schedule found of each placement, the best first; ``done`` is called after each search.
+
+    Of a placement with several vp, the two that a short search likes best are searched in full.
+    """
+    prices = Prices.of(task.cost)
+    by_placement: dict[str, list[Search]] = {}
+    for placement, vp in placements(task):
+        by_placement.setdefault(placement, []).append(_search(task, prices, placement, vp))
+    results = []
+    for searches in by_placement.values():
+        if len(searches) > 2:
+            searches.sort(key=lambda search: search.promise())
+        found = [search.run() for search in searches[:2]]
+        best = min(found, key=lambda each: each.point.value)
+        results.append(finished(task, prices, best))
+        done()
+    return tuple(sorted(results, key=lambda tuned: tuned.value))
+
+
+def _search(task: Task, prices: Prices, placement: str, vp: int) -> Search:
+    return Search(
+        prices,
+        Workload.of(task.requests, task.limits),
+        placement,
+        task.pp,
+        vp,
+        share=task.share,
+        ranges=task.ranges,
+        max_in_flight=task.max_in_flight,
+        effort=task.effort,
+    )
+
+
+def finished(task: Task, prices: Prices, found: Found) -> Tuned:
+    """What was found as a schedule: compiled, proven, priced and bounded."""
+    case = found.case
+    steps = (
+        PlannedChunks(case.cutting.chunks(found.sizes)),
+        Layout(case.placement, case.vp, None, found.ranges),
+        PlannedOrder(found.point.order),
+        InsertTransfers(task.cost),
+        AllocateBuffers(task.cost, task.max_buffers),
+    )
+    start = Schedule(STRATEGY, task.model, task.pp, 1, requests=task.requests, extra=task.extra or {})
+    schedule = run_passes(start, steps, task.cost)
+    report = predict(schedule, task.cost)
+    bound = best_possible(prices, case.cutting.workload, case.ranks, found.ranges)
+    schedule = replace(schedule, extra={**schedule.extra, "prediction": _prediction(report, bound)})
+    return Tuned(case.placement, schedule, report, bound, _value(task, report))
+
+
+def _value(task: Task, report: Report) -> float:
+    """The goal, of the simulated run."""
+    ttft = [seconds for seconds in report.ttft if seconds is not None]
+    return (1.0 - task.share) * report.makespan + task.share * sum(ttft) / len(ttft)
+
+
+def _prediction(report: Report, bound: float) -> dict[str, float]:
+    return {
+        "makespan": report.makespan,
+        "efficiency": report.efficiency,
+        "lower_bound": report.bound.seconds,
+        "bound_of_any_chunking": bound,
+    }
+
+
+def advice(task: Task, results: Sequence[Tuned]) -> Iterator[str]:
+    """When not to do this: plain sentences, none if all is well."""
+    best = results[0]
+    alone = _alone(task)
+    if task.pp > 1 and best.report.makespan > 0.95 * alone:
+        yield (
+            f"Do not use pipeline parallelism for this: one rank alone with all layers would need {alone:.4g} s, "
+            f"{task.pp} ranks need {best.report.makespan:.4g} s."
+        )
+    straight = next((tuned for tuned in results if tuned.placement == "straight"), None)
+    if straight is not None and straight is not best and straight.value <= 1.01 * best.value:
+        yield (
+            "One stage a rank (straight) is within 1% of the best here: more stages a rank are not worth their "
+            "transfers and buffers."
+        )
+    if straight is best and task.pp > 1 and len(results) > 1:
+        yield "More stages a rank do not pay here: use the straight placement."
+
+
+def _alone(task: Task) -> float:
+    """Seconds of all prompts on one rank, in the largest chunks."""
+    prices = Prices.of(task.cost)
+    workload = Workload.of(task.requests, task.limits)
+    cutting = workload.cut_into([1] * len(workload.runs))
+    sizes: list[float] = []
+    for run, pieces in zip(workload.runs, cutting.pieces, strict=True):
+        left = run.tokens
+        for _ in range(pieces):
+            sizes.append(float(min(left, workload.limits.most)))
+            left -= round(sizes[-1])
+    rows = prices.layer_seconds(cutting.spans(sizes))
+    [mix] = prices.mixes([float(prices.layers)])
+    return sum(many * sum(row) for many, row in zip(mix, rows, strict=True)) + task.cost.launch * len(sizes)
