@@ -351,8 +351,10 @@ def test_a_constant_that_noise_hides_is_weak() -> None:
 
 
 def test_times_that_fall_with_the_work_are_refused() -> None:
+    draw = random.Random(4)
     points = [(n, p) for n in SIZES for p in PREFIXES]
-    forwards = tuple(forward("", 1.0 - 2e-5 * n, [(n, p)], (1,), (0,)) for n, p in points)
+    times = [(1.0 - 2e-5 * n) * draw.gauss(1.0, 0.01) for n, _ in points]
+    forwards = tuple(forward("", s, [part], (1,), (0,)) for part, s in zip(points, times, strict=True))
     with pytest.raises(CheckFailed, match=r"F2 forwards: only a negative per_token \(-2e-05 s\) would fit"):
         calibrate(Measurements(Layers.alike(1), forwards))
 

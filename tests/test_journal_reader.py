@@ -27,6 +27,7 @@ from vppc.errors import CheckFailed, InputError
 from vppc.ir.schedule import Schedule
 from vppc.profiles.journal import is_journal, read_journal
 from vppc.profiles.measured import measure, measurements, timing_of
+from vppc.profiles.sources import Reading, gather
 
 TOY = CostModel(
     (LayerCost(3, 2e-3, 4e-6, 2e-9, 3e-8), LayerCost(9, 3e-3, 7e-6, 2e-9, 3e-8)),
@@ -257,6 +258,31 @@ def test_a_journal_gives_the_costs_that_it_ran_with(tmp_path: Path) -> None:
     assert found.cost.transfer.per_token == pytest.approx(1e-7, rel=0.3)
     assert found.cost.name == "test"
     assert found.fits[0].median_error < 1e-6
+
+
+def test_what_is_in_a_journal_is_gathered_with_the_kinds_of_its_layers(tmp_path: Path) -> None:
+    schedule = compiled("vpp-async", (20000,), 2, TOY, chunk_size=1500)
+    folder = str(simulated(tmp_path, schedule))
+    found = gather([folder], Reading())
+    assert found.layers == Layers.of(TOY.layers)
+    assert found.by_products == {"transfers", "heads"}  # a chaotic link is no reason to refuse the forwards
+    assert {each.layers for each in found.forwards} == {(3, 0), (0, 3)}
+    assert gather([folder], Reading(topk=64)).layers == Layers.alike(12, 64)
+    assert gather([folder], Reading(Layers.alike(12))).layers == Layers.alike(12)
+
+
+def test_the_embedding_is_in_the_forwards_of_stage_0_alone(tmp_path: Path) -> None:
+    cost = replace(TOY, layers=(replace(TOY.layers[0], count=12),))
+    schedule = compiled("vpp-async", (20000, 7000, 3333), 2, cost, chunk_size=1500)
+    found = calibrate(gather([str(simulated(tmp_path, schedule))], Reading())).cost
+    assert [found.embed.fixed, found.embed.per_token] == pytest.approx([4e-3, 1e-6], rel=1e-4)
+
+
+def test_transfers_that_queue_on_a_channel_are_timed_from_the_end_of_the_one_before(tmp_path: Path) -> None:
+    schedule = paper("vpp-async", 8, transfer=60.0)
+    found = measurements(read_journal(str(simulated(tmp_path, schedule))), Layers.alike(4))
+    assert len(found.transfers) == 16  # all of them
+    assert [each.seconds for each in found.transfers] == pytest.approx([60.0] * 16)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -167,12 +167,30 @@ def test_a_real_rank_is_the_one_in_the_clusters_table(rank: str) -> None:
 
 
 @needs_profiles
-def test_every_line_of_a_real_cluster_that_is_cut_is_refused(tmp_path: Path) -> None:
-    lines = (ASCEND / "cluster_pp2_tp8_step_trace_time.csv").read_text().splitlines()
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cluster_pp2_tp8_step_trace_time.csv",
+        "rank_0/step_trace_time.csv",
+        "rank_0/kernel_details.csv",
+        "rank_1/kernel_details.csv",
+    ],
+)
+def test_every_line_of_a_real_table_that_is_cut_is_refused_by_its_number(tmp_path: Path, name: str) -> None:
+    lines = (ASCEND / name).read_text().splitlines()
     for number in range(1, len(lines)):
         cut = [*lines[:number], lines[number][: len(lines[number]) // 2], *lines[number + 1 :]]
         with pytest.raises(InputError, match=f"line {number + 1}[:,]"):
-            read_step_trace(file(tmp_path, "\n".join(cut) + "\n"))
+            read_profile(file(tmp_path, "\n".join(cut) + "\n"))
+
+
+@needs_profiles
+@pytest.mark.parametrize("name", ["rank_0/communication.json", "trace_view.json"])
+def test_real_json_that_is_cut_is_refused(tmp_path: Path, name: str) -> None:
+    text = (ASCEND / name).read_text()
+    for part in (0.1, 0.5, 0.9, 0.999):
+        with pytest.raises(InputError, match="line 1"):
+            read_profile(file(tmp_path, text[: int(part * len(text))], "x.json"))
 
 
 # Kernel tables
@@ -260,7 +278,8 @@ def test_a_row_that_has_lost_a_value_in_the_middle_is_left_out_and_told(tmp_path
         (kernel_table(*ROWS).replace("1700000000000912", "N/A"), 'line 4, Start Time(us): "N/A" is not a time'),
         (kernel_table(ROWS[0], "3" + ROWS[1][1:]), "line 3: is of step 3, but line 2 of 2: steps are not to be mixed"),
         (kernel_table(ROWS[0] + ",7"), "line 2: has 10 values for 9 columns"),
-        (kernel_table(ROWS[0][:-3]), "not CSV: unexpected end of data"),
+        (kernel_table(ROWS[2].removesuffix(",N/A")), "line 2: has 8 values for 9 columns"),
+        (kernel_table(ROWS[0][:-3]), "line 2: not CSV: unexpected end of data"),
     ],
 )
 def test_broken_kernel_tables_are_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -391,13 +410,13 @@ def test_events_are_those_of_json_however_little_is_read_at_once(
     tmp_path_factory: pytest.TempPathFactory, trace: list[Any], read: int, indent: int | None, packed: bool
 ) -> None:
     path = tmp_path_factory.mktemp("trace") / "trace"
-    text = json.dumps({"schemaVersion": 1, "traceEvents": trace, "after": [2]}, indent=indent, ensure_ascii=packed)
+    text = json.dumps({"number": 12345, "traceEvents": trace, "after": [2]}, indent=indent, ensure_ascii=packed)
     path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
     beside: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(events, "_READ", read)
         assert list(read_events(str(path), beside)) == trace
-    assert beside == {"schemaVersion": 1, "after": [2]}
+    assert beside == {"number": 12345, "after": [2]}
 
 
 def test_fractions_come_as_their_text(tmp_path: Path) -> None:
@@ -908,6 +927,27 @@ def test_a_kernel_table_and_its_schedule_give_costs(tmp_path: Path) -> None:
         assert getattr(found, name) == pytest.approx(getattr(COST.layers[0], name), rel=0.05), name
     again = gather([str(tmp_path / "rank_1" / "kernel_details.csv")], Reading(), schedule_file=plan, rank=1)
     assert again.forwards == measured.forwards
+
+
+def test_of_a_layer_only_exposed_collectives_count(tmp_path: Path) -> None:
+    """Two layers, of which the first ends with the attention of the second; point-to-point is no collective."""
+    schedule = compiled("cpp", (64,), 1, CostModel((LayerCost(2, 1e-3),)), chunk_size=64)
+    plan = file(tmp_path, "".join(schedule_text(schedule)), "plan.json")
+    rows = (
+        ("Slice", "Slice", "AI_CORE", 0, 5),
+        ("FusedInferAttentionScore", "FusedInferAttentionScore", "AI_CORE", 10, 20),
+        ("MatMulV3", "MatMulV3", "AI_CORE", 30, 10),
+        ("hcom_allReduce__1_0", "hcom_allReduce_", "HCCL", 35, 25),  # 40 to 60 is exposed
+        ("hcom_send__1_1", "hcom_send_", "HCCL", 60, 30),
+        ("FusedInferAttentionScore", "FusedInferAttentionScore", "AI_CORE", 95, 20),
+    )
+    text = [f"2,{name},{kind},{core},{start},{took},0,NO,N/A" for name, kind, core, start, took in rows]
+    file(tmp_path, kernel_table(*text), "rank_0/kernel_details.csv")
+    (only,) = gather([str(tmp_path / "rank_0")], Reading(), schedule_file=plan).forwards
+    assert (only.tokens, only.layers) == (64, (1,))
+    assert only.seconds == pytest.approx(30e-6)
+    assert only.collective == pytest.approx(20e-6)
+    assert only.place.endswith("kernel_details.csv: line 3")
 
 
 def test_a_kernel_table_must_be_of_the_schedule(tmp_path: Path) -> None:

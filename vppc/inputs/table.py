@@ -122,21 +122,22 @@ def read_table(path: str) -> tuple[Header, Iterator[Row]]:
 
 
 def _values(path: str, file: str) -> Iterator[tuple[int, list[str]]]:
-    """The number of each line (the last, for values that have line breaks) and its values."""
+    """The number of each line (the first, for values that have line breaks) and its values."""
     reader = csv.reader(read_lines(path), strict=True)
     blank = 0
     while True:
+        line = reader.line_num + 1
         try:
             values = next(reader, None)
         except csv.Error as error:
             raise InputError(
-                f"not CSV: {error}", file=file, place=f"line {reader.line_num}", remedy="the file may have been cut"
+                f"not CSV: {error}", file=file, place=f"line {line}", remedy="the file may have been cut"
             ) from None
         if values is None:
             return
         if not values or values == [""]:
-            blank = blank or reader.line_num
+            blank = blank or line
             continue
         if blank:
             raise InputError("is blank", file=file, place=f"line {blank}", remedy="a row a line")
-        yield reader.line_num, values
+        yield line, values

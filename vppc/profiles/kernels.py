@@ -167,6 +167,7 @@ def _start(row: Row) -> int:
 
 
 def _has_slipped(row: Row) -> bool:
-    """Whether a row with too few values lacks one before ``HF32 Eligible``, rather than all after some place."""
+    """Whether a row lacks one value before ``HF32 Eligible``, rather than those after some place."""
     place = row.header.places.get(_ELIGIBLE, len(row.values))
-    return place < len(row.values) < len(row.header.columns) and row.text(_ELIGIBLE) not in ("YES", "NO", "N/A", "")
+    one_lost = place < len(row.values) == len(row.header.columns) - 1
+    return one_lost and row.text(_ELIGIBLE) not in ("YES", "NO", "N/A", "")
