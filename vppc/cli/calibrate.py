@@ -17,7 +17,6 @@ from vppc.files import write_text
 from vppc.profiles.sources import gather
 from vppc.render.calibration import calibration_json, calibration_text
 
-COUNT = click.IntRange(1, 2**31 - 1)
 _RUN = re.compile(r"(?:([A-Za-z][\w. -]*):)?([1-9][0-9]{0,8})", re.ASCII)
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import click
 
-from vppc.cli.number import Number
+from vppc.cli.number import COUNT, Number
 from vppc.compare import cases, compare
 from vppc.costs.devices import find_device
 from vppc.costs.document import read_cost
@@ -22,7 +22,6 @@ from vppc.passes.chunking import MOST_CHUNKS
 from vppc.passes.strategies import MEASURED_TIMES, STRATEGIES, Options
 from vppc.render.comparison import comparison_text
 
-COUNT = click.IntRange(min=1, max=2**31 - 1)
 WAYS = click.IntRange(1, 65536)
 LENGTHS = (65536, 131072, 262144, 524288)
 SIZES = (8192, 16384, 24576, 32768)

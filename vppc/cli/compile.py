@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from vppc.analysis.memory import check_memory
-from vppc.cli.number import Number
+from vppc.cli.number import COUNT, Number
 from vppc.compiler import compile_schedule, paper_cost
 from vppc.costs.devices import Device, find_device
 from vppc.costs.document import MOST_LAYERS, check_layers, read_cost
@@ -27,8 +27,8 @@ from vppc.ir.schedule import Model, Request, Schedule
 from vppc.models import ModelSpec, load_model
 from vppc.models.payload import widest_payload
 from vppc.passes.strategies import MEASURED_TIMES, PASS_NAMES, STRATEGIES, Options, Pass, layout_of
+from vppc.render.tables import count
 
-COUNT = click.IntRange(min=1, max=2**31 - 1)
 DEVICES_A_RANK = click.IntRange(1, 1024)
 
 
@@ -164,7 +164,12 @@ def command(
     schedule = compile_schedule(
         prompts, Model(name, cost.layer_count), cost, options, extra=machine.extra(), after=after
     )
-    write_text(output, schedule_text(machine.fitting(schedule, priced=cost_file is None)))
+    schedule = machine.fitting(schedule, priced=cost_file is None)
+    write_text(output, schedule_text(schedule))
+    machine.warn(prompts)
+    if output not in (None, "-"):
+        count_of = sum(map(len, schedule.programs))
+        click.echo(f"{output}: {count(count_of, 'instruction')} on {count(options.pp, 'rank')}, proven", err=True)
 
 
 def _check_needs(given: Set[str]) -> None:
@@ -209,6 +214,16 @@ class Machine:
         if self.spec is not None:
             extra["payload"] = widest_payload(self.spec, tp=self.tp)
         return extra
+
+    def warn(self, prompts: tuple[Request, ...]) -> None:
+        """Say so when prompts are longer than what the model was published for."""
+        longest = max(request.prompt_tokens for request in prompts)
+        if self.spec is not None and self.spec.context and longest > self.spec.context:
+            click.echo(
+                f"note: a prompt has {count(longest, 'token')}, but {self.spec.name} is published for "
+                f"{count(self.spec.context)}: it needs rotary scaling",
+                err=True,
+            )
 
     def fitting(self, schedule: Schedule, *, priced: bool) -> Schedule:
         """The schedule with each rank's memory, if the device is known: named, or ``priced`` on.

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import click
 
 from vppc.cli.compile import Machine
+from vppc.cli.number import COUNT
 from vppc.errors import InputError
 from vppc.files import write_text
 from vppc.inputs.requests import read_requests
@@ -22,7 +23,6 @@ from vppc.render.tuning import tuning_text
 from vppc.tuning.tune import Task, advice, placements, tune
 from vppc.tuning.workload import Limits
 
-COUNT = click.IntRange(min=1, max=2**31 - 1)
 DEVICES_A_RANK = click.IntRange(1, 1024)
 OBJECTIVES = {"throughput": 0.0, "both": 0.5, "ttft": 1.0}
 
