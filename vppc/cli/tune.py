@@ -20,7 +20,7 @@ from vppc.ir.placement import DEFAULT_VP, PLACEMENTS, stage_ranks
 from vppc.ir.schedule import Model, Request
 from vppc.models import load_model
 from vppc.render.tuning import tuning_text
-from vppc.tuning.tune import Task, advice, placements, tune
+from vppc.tuning.tune import Task, advice, placements, proven, tune
 from vppc.tuning.workload import Limits
 
 DEVICES_A_RANK = click.IntRange(1, 1024)
@@ -53,6 +53,8 @@ OBJECTIVES = {"throughput": 0.0, "both": 0.5, "ttft": 1.0}
     show_default=True,
     help="Of several prompts, what to make short: the makespan, the mean time to first token, or their mean.",
 )
+@click.option("--robust", is_flag=True, help="Prefer schedules that lose little when costs are off.")
+@click.option("--exact", type=click.FloatRange(0.1, 86400.0), metavar="SECONDS", help="Let a solver prove the order.")
 @click.option("--effort", type=click.FloatRange(0.1, 100.0), default=1.0, show_default=True, help="Search longer.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.option("-o", "--output", metavar="FILE", help="Where to write the best schedule.")
@@ -76,6 +78,8 @@ def command(
     max_in_flight: int | None,
     max_buffers: int | None,
     objective: str,
+    robust: bool,
+    exact: float | None,
     effort: float,
     as_json: bool,
     output: str | None,
@@ -120,11 +124,13 @@ def command(
         max_in_flight=max_in_flight,
         max_buffers=max_buffers,
         effort=effort,
+        robust=robust,
         extra=machine.extra(),
     )
     with _progress(len({name for name, _ in placements(task)})) as done:
         results = tune(task, done)
-    best = results[0]
+    best = results[0] if exact is None else proven(task, results[0], exact)
+    results = (best, *results[1:])
     schedule = machine.fitting(best.schedule, priced=cost_file is None)
     notes = list(advice(task, results))
     if as_json:

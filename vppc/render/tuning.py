@@ -1,4 +1,8 @@
-"""What the tuner found, as text."""
+"""What the tuner found, as text.
+
+The gaps "to any order" and "to any chunking" say how much shorter, in parts of the makespan, another order of the
+same chunks, or another chunking on the same stages, could be at most.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +23,9 @@ def tuning_text(results: Sequence[Tuned], advice: Sequence[str]) -> str:
 
 
 def _placements(results: Sequence[Tuned]) -> str:
+    headers = ("placement", "vp", "chunks", "makespan", "efficiency", "to any order", "to any chunking", "costs off")
     return table(
-        ("placement", "vp", "chunks", "makespan", "efficiency", "above the bound of", "this plan", "any chunking"),
+        headers,
         [
             (
                 tuned.placement,
@@ -28,9 +33,10 @@ def _placements(results: Sequence[Tuned]) -> str:
                 count(len(tuned.schedule.chunks)),
                 seconds(tuned.report.makespan),
                 percent(tuned.report.efficiency),
-                "",
-                percent(tuned.report.gap),
-                percent(tuned.report.makespan / tuned.bound - 1.0),
+                percent(max(0.0, 1.0 - tuned.report.bound.seconds / tuned.report.makespan)),
+                percent(tuned.gap),
+                f"{tuned.robustness.mean / tuned.robustness.expected - 1.0:+.1%}"
+                f" +- {percent(tuned.robustness.spread / tuned.robustness.expected)}",
             )
             for tuned in results
         ],
@@ -39,5 +45,11 @@ def _placements(results: Sequence[Tuned]) -> str:
 
 def _plan(best: Tuned) -> str:
     lines = [("chunks", " ".join(str(chunk.tokens) for chunk in best.schedule.chunks)), *best.settings.items()]
+    lines.append(("order", f"no order of these chunks is quicker than {seconds(best.report.bound.seconds)}"))
+    if best.exact is not None:
+        lines.append(("solver", f"no order of these chunks is quicker than {seconds(best.exact)}"))
+    lines.append(("chunking", f"no chunking on these stages is quicker than {seconds(best.bound)}"))
+    world, worst = best.robustness.worst
+    lines.append(("costs off", f"{seconds(worst)} at worst ({world.name})"))
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name:{width}}  {value}" for name, value in lines)

@@ -104,6 +104,18 @@ class Case:
             seconds[op] += cost.head.fixed + cost.head.per_token * many
         return Quote(seconds, transfers, layers, mixes)
 
+    def at(self, sizes: Sequence[float], counts: Sequence[float], order: Order) -> Point:
+        """The point with these sizes, layers and order."""
+        quote = self.quote(sizes, counts)
+        value = self.wired(order).value(quote.seconds, quote.transfers)
+        return Point(tuple(sizes), tuple(counts), order, value)
+
+    def start(self, sizes: Sequence[float], counts: Sequence[float], admits: Sequence[Admit]) -> Point:
+        """The point with these sizes and layers, and the best of the orders made in these ways."""
+        quote = self.quote(sizes, counts)
+        points = [self.at(sizes, counts, self.listed(quote, admit)) for admit in admits]
+        return min(points, key=lambda point: point.value)
+
     def listed(self, quote: Quote, admit: Admit) -> Order:
         """The order of a list schedule at these prices."""
         priority = self._by_prompt if admit.prompts_first else None

@@ -39,9 +39,7 @@ def resettled(
     case: Case, point: Point, counts: tuple[float, ...], admits: Sequence[Admit], cooling: Cooling, stages: Stages = ()
 ) -> Point:
     """Other layers under the same sizes and order, and all that settling to them."""
-    quote = case.quote(point.sizes, counts)
-    value = case.wired(point.order).value(quote.seconds, quote.transfers)
-    return descend(case, Point(point.sizes, counts, point.order, value), admits, cooling, stages)
+    return descend(case, case.at(point.sizes, counts, point.order), admits, cooling, stages)
 
 
 def move_layers(case: Case, point: Point, admits: Sequence[Admit], tries: int) -> Point:

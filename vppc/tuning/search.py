@@ -27,11 +27,14 @@ from vppc.tuning.workload import Cutting, Workload
 _GLANCE = Cooling(60, (0.03, 0.01), (0.08, 0.02), relist=6)
 _LOOK = Cooling(140, (0.02, 0.002), (0.05, 0.005))
 _FINISH = Cooling(150, (0.01, 0.0005), (0.02, 0.001))
-_WANDER = 60_000
-"""Visits of operations, for each rank, spent on leaps from the best point."""
+_WANDER = 80_000
+"""Visits of operations that are spent on leaps from the best point, times the ranks to the power 1.25."""
 
-_IN_FLIGHT = (0.8, 1.0, 0.6)
-"""Chunks in flight, in parts of what a chunk's way through all stages takes; the first is tried first."""
+_ALIGN = 600_000
+"""Visits of operations spent on moving single units between chunks, at most."""
+
+_IN_FLIGHT = (0.75, 1.2, 0.6, 0.95)
+"""Chunks in flight, in parts of a chunk's transfers and two more; the most promising first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +95,29 @@ class Search:
 
     @cached_property
     def _glances(self) -> list[_Tried]:
-        return [self._glance(cutting) for cutting in self._ladder()]
+        return [self._descended(cutting, self.ways[0], _GLANCE) for cutting in self._ladder()]
 
-    def run(self) -> Found:
-        """The best point found."""
-        glances = self._glances
-        looks = [self._look(cutting, _IN_FLIGHT[0]) for cutting in self._around(glances)]
+    def run(self, keep: int = 1) -> list[Found]:
+        """The best points found, ``keep`` at most, the best first."""
+        looks = [self._descended(cutting, self.ways[0], _LOOK) for cutting in self._around(self._glances)]
         looks.sort(key=_value)
         for tried in looks[:2]:
-            looks += [self._look(tried.case.cutting, factor) for factor in _IN_FLIGHT[1:]]
+            looks += [self._descended(tried.case.cutting, admits, _LOOK) for admits in self.ways[1:]]
         looks.sort(key=_value)
-        best = min([self._finish(tried) for tried in looks[:3]], key=_value)
-        visits = int(_WANDER * self.shape.pp * self.effort)
-        case, point = wander(best.case, best.point, best.admits, visits, layers=bool(self.groups))
+        best, *others = sorted([self._finish(tried) for tried in looks[:4]], key=_value)
+        admits = [*best.admits, *(admit for way in self.ways for admit in way)]
+        visits = int(_WANDER * self.shape.pp**1.25 * self.effort)
+        case, point = wander(best.case, best.point, admits, visits, layers=bool(self.groups))
         point = descend(case, point, best.admits, _FINISH)
-        point = case.resequenced(point, self.max_in_flight or len(case.cutting), 2)
-        return Found(case, align(case, point, 1500))
+        best = replace(best, case=case, point=case.resequenced(point, self._ahead(case), 2))
+        return [self._aligned(tried) for tried in (best, *others[: keep - 1])]
+
+    def _aligned(self, tried: _Tried) -> Found:
+        tries = min(1500, _ALIGN // (len(tried.case.cutting) * len(tried.case.ranks)))
+        return Found(tried.case, align(tried.case, tried.point, tries))
+
+    def _ahead(self, case: Case) -> int:
+        return self.max_in_flight or len(case.cutting)
 
     def _ladder(self) -> list[Cutting]:
         """Cuttings into more and more chunks: from the fewest, as many more as fill and drain could make use of."""
@@ -120,24 +130,28 @@ class Search:
         return _distinct(workload.cut(1.0 / ((1.0 - part) / workload.limits.most + part / shortest)) for part in steps)
 
     def _around(self, glances: Sequence[_Tried]) -> list[Cutting]:
-        """The best cutting, the second best, and those half way from the best to its neighbours on the ladder."""
+        """The best two cuttings, those half way from the best to its neighbours on the ladder, and next to it."""
         best = min(range(len(glances)), key=lambda i: glances[i].point.value)
         cuttings = [tried.case.cutting for tried in sorted(glances, key=_value)[:2]]
-        here = glances[best].case.cutting.pieces
+        here = cuttings[0].pieces
         for beside in (best - 1, best + 1):
             if 0 <= beside < len(glances):
                 there = glances[beside].case.cutting.pieces
                 half = [round((a + b) / 2) for a, b in zip(here, there, strict=True)]
                 cuttings.append(self.workload.cut_into(half))
+        beside_it = ([pieces + more * (pieces > 1) for pieces in here] for more in (-1, 1))
+        cuttings += map(self.workload.cut_into, beside_it)
         return _distinct(cuttings)
 
-    def _admits(self, factors: Sequence[float]) -> tuple[Admit, ...]:
-        needed = hops(self.shape.ranks)[-1] + 1
-        bounds = [max(1, round(needed * factor)) for factor in factors]
+    @cached_property
+    def ways(self) -> list[tuple[Admit, ...]]:
+        """How orders may be made: with each bound on chunks in flight, the most promising first."""
+        around = hops(self.shape.ranks)[-1] + 2
+        bounds = [max(1, round(around * factor)) for factor in _IN_FLIGHT]
         if self.max_in_flight is not None:
             bounds = [min(bound, self.max_in_flight) for bound in bounds]
-        orders = (False, True) if len(self.workload.runs) > 1 else (False,)
-        return tuple(Admit(bound, first) for bound in dict.fromkeys(bounds) for first in orders)
+        kinds = (False, True) if len(self.workload.runs) > 1 else (False,)
+        return [tuple(Admit(bound, prompts_first) for prompts_first in kinds) for bound in dict.fromkeys(bounds)]
 
     def _start(self, cutting: Cutting, admits: tuple[Admit, ...]) -> _Tried:
         """Equal chunks on equal stages, but that every rank has whole layers."""
@@ -145,28 +159,18 @@ class Search:
         sizes = [float(self.workload.runs[run].tokens) for run in cutting.run_of]
         for first, last in cutting.movable:
             sizes[first:last] = [sizes[first] / (last - first)] * (last - first)
-        quote = case.quote(sizes, self.counts)
-        order = case.listed(quote, admits[0])
-        value = case.wired(order).value(quote.seconds, quote.transfers)
-        return _Tried(case, Point(tuple(sizes), self.counts, order, value), admits)
+        return _Tried(case, case.start(sizes, self.counts, admits), admits)
 
-    def _glance(self, cutting: Cutting) -> _Tried:
-        admits = self._admits(_IN_FLIGHT[:1])
+    def _descended(self, cutting: Cutting, admits: tuple[Admit, ...], cooling: Cooling) -> _Tried:
         start = self._start(cutting, admits)
-        return replace(start, point=descend(start.case, start.point, admits, _GLANCE, self.groups))
-
-    def _look(self, cutting: Cutting, factor: float) -> _Tried:
-        admits = self._admits([factor])
-        start = self._start(cutting, admits)
-        return replace(start, point=descend(start.case, start.point, admits, _LOOK, self.groups))
+        return replace(start, point=descend(start.case, start.point, admits, cooling, self.groups))
 
     def _finish(self, tried: _Tried) -> _Tried:
         case, point, admits = tried.case, tried.point, tried.admits
-        ahead = self.max_in_flight or len(case.cutting)
         if self.groups:
             point = whole_layers(case, point, admits)
             point = move_layers(case, point, admits, 10)
-        return replace(tried, point=case.resequenced(point, ahead, 3))
+        return replace(tried, point=case.resequenced(point, self._ahead(case), 3))
 
 
 def _value(tried: _Tried) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 
 from vppc.analysis.report import Report, predict
 from vppc.compiler import run_passes
-from vppc.costs.model import CostModel
+from vppc.costs.model import CostModel, OpCosts
 from vppc.errors import InputError
 from vppc.ir.partition import Ranges, write_flat, write_partition, write_vpp_layer_ranges
 from vppc.ir.placement import DEFAULT_VP, stage_ranks
@@ -22,12 +22,17 @@ from vppc.passes.insert_transfers import InsertTransfers
 from vppc.passes.layout import Layout
 from vppc.passes.planned import PlannedChunks, PlannedOrder
 from vppc.tuning.bounds import best_possible
+from vppc.tuning.exact import best_order
 from vppc.tuning.prices import Prices
+from vppc.tuning.robust import Robustness, robustness, worlds
 from vppc.tuning.search import Found, Search
 from vppc.tuning.workload import Limits, Workload
 
 MOST_STAGES = 8
 """Stages a rank that a search goes up to by itself."""
+
+KEPT = 3
+"""Points of each search among which a robust choice is made."""
 
 STRATEGY = "tuned"
 
@@ -38,6 +43,7 @@ class Task:
 
     None for ``placement`` or ``vp`` leaves it to the search; ``ranges`` fixes the layers of the stages, which needs
     both. ``max_buffers`` is per rank. ``effort`` scales the search.
+    With ``robust`` the last choice is by mean and spread of the makespan over worlds with other costs.
     """
 
     requests: tuple[Request, ...]
@@ -52,6 +58,7 @@ class Task:
     max_in_flight: int | None = None
     max_buffers: int | None = None
     effort: float = 1.0
+    robust: bool = False
     extra: Json | None = None
 
     def __post_init__(self) -> None:
@@ -65,13 +72,23 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The best schedule found on a placement; ``bound`` is what no chunking on its stages is quicker than."""
+    """The best schedule found on a placement; times in seconds.
 
-    placement: str
+    ``bound`` is what no chunking on its stages is quicker than, ``value`` what was to be made small. ``exact`` is the
+    solver's bound of any order of its chunks, when it was asked for.
+    """
+
+    found: Found
     schedule: Schedule
     report: Report
     bound: float
     value: float
+    robustness: Robustness
+    exact: float | None = None
+
+    @property
+    def placement(self) -> str:
+        return self.found.case.placement
 
     @property
     def vp(self) -> int:
@@ -80,7 +97,7 @@ class Tuned:
     @property
     def gap(self) -> float:
         """How far ahead any other chunking and order on these stages could be, as a part of this makespan."""
-        return 1.0 - self.bound / self.report.makespan if self.report.makespan else 0.0
+        return max(0.0, 1.0 - self.bound / self.report.makespan) if self.report.makespan else 0.0
 
     @property
     def ranges(self) -> Ranges:
@@ -105,6 +122,8 @@ class Tuned:
             "layers": [list(layers) for layers in self.ranges],
             "bound_of_any_chunking": self.bound,
             "gap_to_any_chunking": self.gap,
+            "exact_bound": self.exact,
+            "robustness": self.robustness.json(),
             **self.report.json(),
         }
 
@@ -151,9 +170,10 @@ def tune(task: Task, done: Callable[[], object] = lambda: None) -> tuple[Tuned, 
     for searches in by_placement.values():
         if len(searches) > 2:
             searches.sort(key=lambda search: search.promise())
-        found = [search.run() for search in searches[:2]]
-        best = min(found, key=lambda each: each.point.value)
-        results.append(finished(task, prices, best))
+        found = [each for search in searches[:2] for each in search.run(KEPT if task.robust else 1)]
+        found.sort(key=lambda each: each.point.value)
+        tuned = [finished(task, prices, each) for each in (found if task.robust else found[:1])]
+        results.append(min(tuned, key=lambda each: each.value))
         done()
     return tuple(sorted(results, key=lambda tuned: tuned.value))
 
@@ -187,7 +207,17 @@ def finished(task: Task, prices: Prices, found: Found) -> Tuned:
     report = predict(schedule, task.cost)
     bound = best_possible(prices, case.cutting.workload, case.ranks, found.ranges)
     schedule = replace(schedule, extra={**schedule.extra, "prediction": _prediction(report, bound)})
-    return Tuned(case.placement, schedule, report, bound, _value(task, report))
+    off = robustness(schedule, task.cost, worlds(task.pp))
+    return Tuned(found, schedule, report, bound, off.score if task.robust else _value(task, report), off)
+
+
+def proven(task: Task, tuned: Tuned, seconds: float) -> Tuned:
+    """The schedule with the best order of its chunks that a solver finds in so many seconds, and the solver's bound."""
+    exact = best_order(tuned.schedule, OpCosts.of(tuned.schedule, task.cost), tuned.report.makespan, seconds)
+    if exact.makespan < tuned.report.makespan * (1.0 - 1e-9):
+        better = replace(tuned.found, point=replace(tuned.found.point, order=exact.order))
+        tuned = finished(task, Prices.of(task.cost), better)
+    return replace(tuned, exact=exact.bound)
 
 
 def _value(task: Task, report: Report) -> float:

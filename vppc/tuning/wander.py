@@ -34,14 +34,10 @@ def wander(
         if there is None:
             continue
         onto, sizes, counts = there
-        quote = onto.quote(sizes, counts)
-        orders = [onto.listed(quote, admit) for admit in admits]
-        if len(onto.cutting) == len(case.cutting):
-            orders.append(point.order)
-        values = [onto.wired(order).value(quote.seconds, quote.transfers) for order in orders]
-        best = min(range(len(orders)), key=values.__getitem__)
-        start = Point(tuple(sizes), counts, orders[best], values[best])
-        moved = descend(onto, start, admits, _SETTLE)
+        start = onto.start(sizes, counts, admits)
+        if onto is case:
+            start = min(start, case.at(sizes, counts, point.order), key=lambda each: each.value)
+        moved = descend(onto, start, admits[:1], _SETTLE)
         if moved.value < point.value:
             case, point = onto, moved
     return case, point

@@ -1,0 +1,133 @@
+"""How good tuned schedules are, and how long tuning takes, beside the strategies at their best fixed chunk.
+
+    python -m benchmarks.tuning [--pp 2 4 8] [--tokens 65536 ...] [--placement v] [--machine all]
+
+Prints, for one prompt and chunks of 32K at most, the efficiency (ideal / makespan) of CPP, DCPP and VPP, of the tuned
+V and of the best of every placement, with the bound of any chunking on the stages found, and CPU seconds. ``annealed``
+is what a minute of simulated annealing of sizes and layers reached on a V. ``--machine`` prices other machines: with
+communication inside layers, launches, slow links or interference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from vppc.compare import Case, Outcome, judge
+from vppc.costs.document import read_cost
+from vppc.costs.model import CostModel, Linear
+from vppc.ir.schedule import Model, Request
+from vppc.passes.strategies import Options
+from vppc.render.tables import percent, table
+from vppc.tuning.tune import Task, Tuned, tune
+
+COSTS = Path(__file__).resolve().parents[1] / "examples" / "costs"
+LENGTHS = (65536, 131072, 262144, 524288, 1048576)
+SIZES = (2048, 4096, 6144, 8192, 12288, 16384, 24576, 32768)
+ANNEALED = {
+    2: (0.835, 0.905, 0.946, 0.957, 0.959),
+    4: (0.682, 0.804, 0.883, 0.919, 0.929),
+    8: (0.544, 0.675, 0.782, 0.850, 0.893),
+}
+ANNEALED_FREE = {
+    2: (0.870, 0.923, 0.946, 0.958, 0.959),
+    4: (0.786, 0.842, 0.883, 0.919, 0.929),
+    8: (0.667, 0.757, 0.818, 0.850, 0.893),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pp", type=int, nargs="+", default=[2, 4, 8])
+    parser.add_argument("--tokens", type=int, nargs="+", default=LENGTHS)
+    parser.add_argument("--placement", choices=("v", "all"), default="all")
+    parser.add_argument("--machine", choices=tuple(MACHINES), default="compute")
+    arguments = parser.parse_args()
+    cost = MACHINES[arguments.machine]()
+    for pp in arguments.pp:
+        print(f"\n{cost.name}, machine {arguments.machine}, {pp} ranks", flush=True)
+        print(efficiencies(cost, pp, arguments.tokens, arguments.placement), flush=True)
+
+
+def efficiencies(cost: CostModel, pp: int, lengths: Iterable[int], placement: str) -> str:
+    """The table of one machine and number of ranks."""
+    rows = []
+    for tokens in lengths:
+        fixed = {name: best_fixed(cost, pp, tokens, name) for name in ("cpp", "dcpp", "vpp-async")}
+        v, v_seconds = measured(partial(tuned, cost, pp, tokens, "v"))
+        row = [f"{tokens // 1024}K", *(f"{efficiency(outcome):.3f}" for outcome in fixed.values())]
+        reference = ANNEALED[pp][LENGTHS.index(tokens)] if pp in ANNEALED and tokens in LENGTHS else None
+        row += [f"{reference:.3f}" if reference else "", f"{v[0].report.efficiency:.4f}", f"{v_seconds:.1f} s"]
+        row += [f"{fixed['vpp-async'].makespan / v[0].report.makespan - 1:+.1%}"]
+        if placement == "all":
+            every, seconds = measured(partial(tuned, cost, pp, tokens, None))
+            free = ANNEALED_FREE[pp][LENGTHS.index(tokens)] if pp in ANNEALED and tokens in LENGTHS else None
+            row += [f"{free:.3f}" if free else "", f"{every[0].report.efficiency:.4f}"]
+            row += [", ".join(f"{each.placement} {each.vp} {each.report.efficiency:.3f}" for each in every)]
+            row += [percent(every[0].gap), f"{seconds:.1f} s"]
+        rows.append(row)
+    headers = ["prompt", "cpp", "dcpp", "vpp", "annealed", "tuned V", "CPU", "throughput"]
+    if placement == "all":
+        headers += ["annealed", "tuned", "best of each placement", "below bound", "CPU"]
+    return table(headers, rows)
+
+
+def best_fixed(cost: CostModel, pp: int, tokens: int, strategy: str) -> Outcome:
+    """A strategy at the chunk size that suits it best."""
+    sizes = [size for size in SIZES if size <= tokens and tokens // size <= 512]
+    cases = [Case(cost, tokens, 1, Options(strategy=strategy, pp=pp, chunk_size=size)) for size in sizes]
+    return min(map(judge, cases), key=lambda outcome: outcome.makespan)
+
+
+def efficiency(outcome: Outcome) -> float:
+    """Of a strategy that was not refused."""
+    return outcome.report.efficiency if outcome.report is not None else 0.0
+
+
+def tuned(cost: CostModel, pp: int, tokens: int, placement: str | None) -> tuple[Tuned, ...]:
+    """One prompt, tuned."""
+    model = Model(cost.name, cost.layer_count)
+    return tune(Task(requests=(Request("r0", tokens),), cost=cost, model=model, pp=pp, placement=placement))
+
+
+def measured(work: Callable[[], tuple[Tuned, ...]]) -> tuple[tuple[Tuned, ...], float]:
+    """What the work returns, and its CPU seconds."""
+    start = time.process_time()
+    return work(), time.process_time() - start
+
+
+def _compute() -> CostModel:
+    return read_cost(str(COSTS / "deepseek-v3.1-910c-tp8.json"))
+
+
+def _collectives() -> CostModel:
+    return read_cost(str(COSTS / "deepseek-v3.1-910c-tp8-comm.json"))
+
+
+def _slow_links() -> CostModel:
+    return replace(_collectives(), transfer=Linear(0.005, 7.2e-7))
+
+
+def _launches() -> CostModel:
+    return replace(_collectives(), launch=0.01)
+
+
+def _interference() -> CostModel:
+    return replace(_slow_links(), launch=0.01, interference=0.2)
+
+
+MACHINES: dict[str, Callable[[], CostModel]] = {
+    "compute": _compute,
+    "collectives": _collectives,
+    "launches": _launches,
+    "slow-links": _slow_links,
+    "interference": _interference,
+}
+
+
+if __name__ == "__main__":
+    main()
