@@ -32,7 +32,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int
 @pytest.fixture
 def plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     file = tmp_path / "plan.json"
-    assert run(capsys, "compile", "--pp", "2", "--chunks", "3", "-o", file) == (0, "", "")
+    assert run(capsys, "compile", "--pp", "2", "--chunks", "3", "-o", file)[0] == 0
     return file
 
 
@@ -195,3 +195,78 @@ def test_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtur
         f"vppc: {folder}: cannot be written: it names a folder, and there is none\n",
     )
     assert list(tmp_path.iterdir()) == []
+
+
+# Schedules edited by hand
+
+
+def edit(plan: Path, **changes: object) -> None:
+    plan.write_text(json.dumps(json.loads(plan.read_text()) | changes))
+
+
+def assembly(plan: Path, capsys: pytest.CaptureFixture[str]) -> tuple[Path, str]:
+    text = run(capsys, "convert", plan, "--to", "asm")[1]
+    return plan.with_suffix(".asm"), text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("\n.buffer_tokens 1", "\n.buffer_tokens 1e999", "1e999 is no JSON number"),
+        ("\n.buffer_tokens 1", '\n.x {"a": 1, "a": 2}', 'the key "a" appears twice'),
+        ("\n.buffer_tokens 1", "\n.pp 3", 'the key "pp" of a schedule is said twice'),
+        ("\n.buffer_tokens 1", '\n."\\q" 1', 'no JSON value in "\\"\\\\q\\"": Invalid \\escape at column 2'),
+        ("layers=0..1", 'layers=0..1 {"rank": 1}', 'the key "rank" of a stage is said twice'),
+        ("layers=4", 'layers=4 {"name": "x"}', 'the key "name" of a model is said twice'),
+        ("-> rank 1\n", '-> rank 1 {"dst": 1}\n', 'the key "dst" of a channel is said twice'),
+        ("arrival=0.0", 'arrival=0.0 {"id": "x"}', 'the key "id" of a request is said twice'),
+        ("buffers=3", 'buffers=3 {"buffers": 1}', 'the key "buffers" of a rank is said twice'),
+        ("r0[0..1]", 'r0[0..1] {"parts": [{"start": 9}]}', 'the key "start" of a part is said twice'),
+        ("tokens -> b0", 'tokens -> b0 {"in": 9}', 'the key "in" of a FORWARD is said twice'),
+    ],
+)
+def test_assembly_says_nothing_twice(
+    old: str, new: str, message: str, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, text = assembly(plan, capsys)
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+    line = text[: text.index(old) + 1].count("\n") + 1
+    for notation in ("json", "asm", "torch-csv"):
+        status, out, err = run(capsys, "convert", file, "--to", notation)
+        assert (status, out) == (2, "")
+        assert err.startswith(f"vppc: {file}: line {line}: {message}\n")
+
+
+def test_no_stage_at_all(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(plan, stages=[])
+    for form in ("dot", "graphml", "json"):
+        assert run(capsys, "graph", plan, "--format", form)[0] == 0
+    for notation in ("vpp_layer_ranges", "VLLM_PP_LAYER_PARTITION"):
+        status, out, err = run(capsys, "convert", plan, "--to", notation)
+        assert (status, out) == (2, "")
+        assert err == f"vppc: {plan}: stages: there is no stage\n  hint: a schedule has pp x vp stages\n"
+
+
+def test_a_graph_has_no_edge_to_another_operation_than_the_one_that_runs(
+    plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads(plan.read_text())
+    document["programs"][0]["instructions"][0]["stage"] = 7  # in numbers of operations that would be c1 s3
+    document["stages"][1]["rank"] = 9
+    plan.write_text(json.dumps(document))
+    graph = json.loads(run(capsys, "graph", plan, "--format", "json")[1])
+    names = [node["id"] for node in graph["nodes"]]
+    assert sorted(names) == sorted(f"c{chunk}.s{stage}" for chunk in range(3) for stage in range(4))
+    ran = [edge for edge in graph["edges"] if edge["kind"] == "rank" and "c1.s3" in (edge["source"], edge["target"])]
+    assert len(ran) == 2  # its own place in the order of rank 0, and no second one
+
+
+def test_costs_of_another_model_break_a_rule_in_every_command(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(plan.read_text())
+    document["cost"]["layers"][0]["count"] = 5
+    plan.write_text(json.dumps(document))
+    for command in ("verify", "simulate", "show"):
+        status, _, err = run(capsys, command, plan)
+        assert status == 1
+        assert err.startswith(f"vppc: {plan}: S6 cost.layers: the counts add up to 5 layers, but the model has 4\n")

@@ -90,4 +90,6 @@ def _read(text: str, name: str, notation: str, transfers: Transfers) -> Schedule
 
 
 def _ranges(schedule: Schedule) -> Ranges:
+    if not schedule.stages:
+        raise InputError("there is no stage", place="stages", remedy="a schedule has pp x vp stages")
     return tuple(stage.layers for stage in schedule.stages)

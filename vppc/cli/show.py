@@ -77,8 +77,8 @@ def command(
         if rank >= schedule.pp:
             raise InputError(f"there is no rank {rank}", place="--rank", remedy=f"a number below {schedule.pp}")
     findings = check(schedule)
-    cost = chosen_cost(schedule, file, cost_file)
-    run = _run(schedule, cost) if cost is not None and not findings else None
+    cost = chosen_cost(schedule, file, cost_file) if not findings else None
+    run = _run(schedule, cost) if cost is not None else None
     if as_json:
         document = _summary(schedule, run)
         if listing:

@@ -8,9 +8,10 @@ import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 from vppc.errors import InputError
+from vppc.ir.assembly_json import check_keys, json_value, shown
 from vppc.ir.instruction import FORWARD, LARGEST, OPS, RECV, SAMPLE, SEND, WAIT, WIDTH, Program, Row
 from vppc.ir.schedule import Channel, Chunk, Model, Order, Part, Request, Schedule, Stage
 
@@ -37,16 +38,11 @@ def parse_assembly(text: str, file: str = "") -> Schedule:
         raise InputError(error.problem, file=file, place=place, remedy=error.remedy) from None
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise InputError(f"{constant} is no JSON number", remedy="numbers in JSON are finite")
-
-
 _NUMBER = "[0-9]{1,18}"
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _BODY = re.compile(rf'(?:[^;{{"]|{_STRING})*')
 _KEY = re.compile(rf"\.({_STRING}|[A-Za-z_][A-Za-z0-9_]*)[ \t]+")
 _PART = re.compile(rf"r({_NUMBER})\[({_NUMBER})\.\.({_NUMBER})\](\+decode)?")
-_DECODER = json.JSONDecoder(parse_constant=_refuse)
 _OP = re.compile(rf"c({_NUMBER})\.s({_NUMBER})(?:@({_NUMBER}))?")
 
 
@@ -123,11 +119,11 @@ class _Form:
         """The values of the placeholders, in order."""
         match = self.match(text)
         if match is None:
-            raise InputError(f"cannot read {_shown(text)}", remedy=f"the line reads: {self.shown}")
+            raise InputError(f"cannot read {shown(text)}", remedy=f"the line reads: {self.shown}")
         try:
             return [convert(value) for convert, value in zip(self.converters, match.groups(), strict=True)]
         except ValueError as error:
-            problem = f"bad value in {_shown(text)}: {error}"
+            problem = f"bad value in {shown(text)}: {error}"
             raise InputError(problem, remedy=f"the line reads: {self.shown}") from None
 
 
@@ -171,19 +167,20 @@ class _Listing:
         number, text = (*line.split(None, 1), "")[:2]
         index = len(self.code) // WIDTH
         if number != str(index):
-            problem = f"instruction {_shown(number)} where instruction {index} of rank {self.rank} is next"
+            problem = f"instruction {shown(number)} where instruction {index} of rank {self.rank} is next"
             raise InputError(problem, remedy="number a rank's instructions 0, 1, 2, ...; a WAIT names those numbers")
         op = (text.split(None, 1) or [""])[0]
         if op not in _INSTRUCTIONS:
             raise InputError(
-                f"unknown instruction in {_shown(line)}", remedy=f"an instruction is one of {', '.join(OPS)}"
+                f"unknown instruction in {shown(line)}", remedy=f"an instruction is one of {', '.join(OPS)}"
             )
         form, row = _INSTRUCTIONS[op]
         try:
             self.code.extend(row(*form.read(text)))
         except OverflowError:
-            raise InputError(f"number too large in {_shown(text)}", remedy=f"at most {LARGEST}") from None
+            raise InputError(f"number too large in {shown(text)}", remedy=f"at most {LARGEST}") from None
         if note:
+            check_keys(op, note)
             self.notes[index] = note
 
 
@@ -214,10 +211,10 @@ class _Reader:
         elif word[:1].isdigit() and self.listings:
             self.listings[-1].read(body, tail)
         elif word[:1].isdigit():
-            raise InputError(f"instruction {_shown(body)} before any rank", remedy=_expected("rank"))
+            raise InputError(f"instruction {shown(body)} before any rank", remedy=_expected("rank"))
         elif body or tail:
             allowed = f"an instruction with its number, .key, or one of {', '.join(_DIRECTIVES)}"
-            raise InputError(f"cannot read {_shown(line)}", remedy=f"a line is {allowed}")
+            raise InputError(f"cannot read {shown(line)}", remedy=f"a line is {allowed}")
 
     def schedule(self) -> Schedule:
         """The schedule, when all lines are read."""
@@ -242,15 +239,17 @@ class _Reader:
     def _key(self, line: str) -> None:
         match = _KEY.match(line)
         if match is None:
-            raise InputError(f"cannot read {_shown(line)}", remedy="the line reads: .key JSON")
-        key = json.loads(match[1]) if match[1].startswith('"') else match[1]
+            raise InputError(f"cannot read {shown(line)}", remedy="the line reads: .key JSON")
+        key = json_value(match[1], 0) if match[1].startswith('"') else match[1]
         if key in self.extra:
             raise InputError(f"a second .{key}", remedy="give each key once")
-        self.extra[key] = _json(line, match.end())
+        check_keys("schedule", (key,))
+        self.extra[key] = json_value(line, match.end())
 
     def _directive(self, word: str, values: list[Any], tail: Mapping[str, Any]) -> None:
         if tail and word in ("schedule", "order"):
             raise InputError(f"a JSON object on a line of {word}", remedy=_expected(word))
+        check_keys(word, tail)
         match word:
             case "schedule":
                 _once(word, self.head)
@@ -318,6 +317,8 @@ def _chunk(parts: list[Part], tail: Mapping[str, Any]) -> Chunk:
     extras = tail.get("parts", [{}] * len(parts))
     if not (isinstance(extras, list) and len(extras) == len(parts) and all(isinstance(x, dict) for x in extras)):
         raise InputError('"parts" of a chunk is not one JSON object a part', remedy=_expected("chunk"))
+    for extra in extras:
+        check_keys("part", extra)
     rest = {key: value for key, value in tail.items() if key != "parts"}
     return Chunk(tuple(replace(part, extra=extra) for part, extra in zip(parts, extras, strict=True)), rest)
 
@@ -340,31 +341,9 @@ def _split(line: str) -> tuple[str, Mapping[str, Any]]:
     body = _BODY.match(line)
     end = body.end() if body else 0
     if line[end : end + 1] == '"':
-        raise InputError(f"a string without end in {_shown(line)}", remedy="strings are JSON strings on one line")
-    tail = _json(line, end) if line[end : end + 1] == "{" else {}
+        raise InputError(f"a string without end in {shown(line)}", remedy="strings are JSON strings on one line")
+    tail = json_value(line, end) if line[end : end + 1] == "{" else {}
     return line[:end].rstrip(), tail
-
-
-def _json(line: str, start: int) -> Any:
-    """The JSON value that a line ends with."""
-    try:
-        value, end = _DECODER.raw_decode(line, start)
-    except json.JSONDecodeError as error:
-        problem = f"no JSON value in {_shown(line[start:])}: {error.msg} at column {error.pos + 1}"
-        raise InputError(problem, remedy="the line ends in one JSON value, whole and on this line") from None
-    except (RecursionError, ValueError):
-        problem = "JSON nested too deeply, or with a number of thousands of digits"
-        raise InputError(
-            problem, remedy="keep to some hundred levels, and to numbers that a machine computes with"
-        ) from None
-    rest = line[end:].strip()
-    if rest and not rest.startswith(";"):
-        raise InputError(f"{_shown(rest)} after the JSON value", remedy="only a comment may follow it")
-    return value
-
-
-def _shown(text: str) -> str:
-    return json.dumps(text if len(text) <= 60 else f"{text[:57]}...", ensure_ascii=False)
 
 
 def _expected(word: str) -> str:

@@ -68,8 +68,12 @@ def op_graph(schedule: Schedule) -> Graph:
         chunk, stage = dag.op(op)
         return f"c{chunk}.s{stage}"
 
+    held: dict[int, list[int]] = {}  # rank -> its stages
+    for stage, rank in enumerate(dag.ranks):
+        held.setdefault(rank, []).append(stage)
+
     def nodes() -> Iterator[Node]:
-        for rank, stages in enumerate(schedule.rank_stages):
+        for rank, stages in sorted(held.items()):
             for chunk in range(len(schedule.chunks)):
                 for stage in stages:
                     kind = "back" if stage // schedule.pp % 2 else "out"
@@ -85,9 +89,17 @@ def op_graph(schedule: Schedule) -> Graph:
 
 
 def _forwards(schedule: Schedule) -> Order:
-    stages = len(schedule.stages)
+    """The operations that each program runs, those left out that do not exist."""
+    chunks, stages = len(schedule.chunks), len(schedule.stages)
     return Order(
-        tuple(tuple(row[1] * stages + row[2] for row in p.rows() if row[0] == FORWARD) for p in schedule.programs)
+        tuple(
+            tuple(
+                chunk * stages + stage
+                for op, chunk, stage, *_ in program.rows()
+                if op == FORWARD and chunk < chunks and stage < stages
+            )
+            for program in schedule.programs
+        )
     )
 
 
