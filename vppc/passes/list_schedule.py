@@ -62,35 +62,61 @@ class _Scheduler:
         self.queue = [(0.0, rank) for rank in range(pp)]
 
     def run(self) -> tuple[Order, float]:
-        queue, wake = self.queue, self.wake
+        """Let the clock run. One loop without calls: it runs once an operation, of which there may be a million."""
+        queue, wake, ready, done, free, backlog = (
+            self.queue, self.wake, self.ready, self.done, self.free, self.backlog
+        )  # fmt: skip
+        seconds, transfer, gates, peers, runs = self.seconds, self.transfer, self.gates, self.peers, self.runs
+        stages, leaves, several, channel_free = self.stages, self.leaves, self.several, self.channel_free
         while queue:
             now, rank = heappop(queue)
-            if now == wake[rank]:
-                stage = self._choose(rank, now)
-                if stage >= 0:
-                    self._run(rank, stage, now)
-        return Order(tuple(map(tuple, self.orders))), max(self.free)
-
-    def _choose(self, rank: int, now: float) -> int:
-        """The stage to run next; -1 if no input is there, and the rank sleeps until one is."""
-        done, ready, later = self.done, self.ready, _ASLEEP
-        early = -1
-        for stage in self.on_rank[rank]:
-            chunk = done[stage]
-            if chunk >= len(ready[stage]) or (stage == 0 and done[self.leaves] <= self.gates[chunk]):
+            if now != wake[rank]:
                 continue
-            at = ready[stage][chunk]
-            if at > now:
-                later = at if at < later else later
-            elif early < 0:
-                early = stage
-                if not self.several:
+            picked, later = -1, _ASLEEP
+            for stage in self.on_rank[rank]:
+                chunk = done[stage]
+                if chunk >= len(ready[stage]) or (stage == 0 and done[leaves] <= gates[chunk]):
+                    continue
+                at = ready[stage][chunk]
+                if at > now:
+                    later = at if at < later else later
+                elif picked < 0:
+                    picked = stage
+                    if not several:
+                        break
+                elif self._may_come_first(stage, picked, now):
+                    picked = stage
                     break
-            elif self._may_come_first(stage, early, now):
-                return stage
-        if early < 0:
-            self._sleep(rank, later)
-        return early
+            if picked < 0:  # no input is there: sleep until one is
+                wake[rank] = later
+                if later != _ASLEEP:
+                    heappush(queue, (later, rank))
+                continue
+            chunk = done[picked]
+            op = chunk * stages + picked
+            self.orders[rank].append(op)
+            done[picked] = chunk + 1
+            if picked:
+                backlog[rank] -= seconds[op]
+            free[rank] = wake[rank] = end = now + seconds[op]
+            heappush(queue, (end, rank))
+            peer = peers[picked]
+            if peer < 0:
+                if picked + 1 < stages:
+                    ready[picked + 1].append(end)
+                continue
+            channel = rank * self.pp + peer
+            there = channel_free[channel]
+            channel_free[channel] = there = (end if there < end else there) + transfer[chunk]
+            ready[picked + 1].append(there)
+            run = runs[picked + 1]
+            backlog[peer] += seconds[op + 1] if run == 1 else sum(seconds[op + 1 : op + 1 + run])
+            if free[peer] > there:
+                there = free[peer]
+            if there < wake[peer]:  # it sleeps
+                wake[peer] = there
+                heappush(queue, (there, peer))
+        return Order(tuple(map(tuple, self.orders))), max(free)
 
     def _may_come_first(self, late: int, early: int, now: float) -> bool:
         """Whether a late stage, of an earlier prompt, goes before an early one without anybody running dry."""
@@ -103,35 +129,3 @@ class _Scheduler:
         fed_until = max(self.free[peer], now) + self.backlog[peer]
         meanwhile = self.seconds[chunk * self.stages + late] + self.seconds[held * self.stages + early]
         return fed_until >= now + meanwhile + self.transfer[held]
-
-    def _run(self, rank: int, stage: int, now: float) -> None:
-        chunk = self.done[stage]
-        op = chunk * self.stages + stage
-        self.orders[rank].append(op)
-        self.done[stage] = chunk + 1
-        if stage:
-            self.backlog[rank] -= self.seconds[op]
-        self.free[rank] = end = now + self.seconds[op]
-        self._sleep(rank, end)
-        peer = self.peers[stage]
-        if peer >= 0:
-            self._send(rank * self.pp + peer, peer, op + 1, end)
-        elif stage + 1 < self.stages:
-            self.ready[stage + 1].append(end)
-
-    def _send(self, channel: int, peer: int, op: int, end: float) -> None:
-        """Pass on the input of ``op``, and wake its rank if it sleeps."""
-        chunk, stage = divmod(op, self.stages)
-        start = self.channel_free[channel]
-        there = (end if start < end else start) + self.transfer[chunk]
-        self.channel_free[channel] = there
-        self.ready[stage].append(there)
-        self.backlog[peer] += sum(self.seconds[op : op + self.runs[stage]])
-        there = max(there, self.free[peer])
-        if there < self.wake[peer]:
-            self._sleep(peer, there)
-
-    def _sleep(self, rank: int, until: float) -> None:
-        self.wake[rank] = until
-        if until != _ASLEEP:
-            heappush(self.queue, (until, rank))
