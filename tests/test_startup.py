@@ -22,6 +22,8 @@ DOCUMENTED = {
     ),
     "verify": "FILE",
     "show": "FILE",
+    "plot": "FILE... --view --width --rows --theme --cost -o",
+    "trace": "FILE... --cost -o",
     "graph": "FILE -o",
     "simulate": "FILE --cost --json",
     "compare": "--pp --cost --model --tokens --strategy --chunk-size --measured-time --jobs --json -o",
@@ -102,7 +104,10 @@ BAD = {
     "missing cost file": (["compile", "--pp", "2", "--tokens", "9", "--cost", MISSING], MISSING),
     "missing requests": (["compile", "--pp", "2", "--requests", MISSING, "--cost", COST], MISSING),
     "nowhere to write": (["compile", "--pp", "2", "--chunks", "4", "-o", "no/such/folder/plan.json"], "no/such/folder"),
-    **{f"{name} of a missing file": ([name, MISSING], MISSING) for name in ("verify", "show", "graph", "simulate")},
+    **{
+        f"{name} of a missing file": ([name, MISSING], MISSING)
+        for name in ("verify", "show", "plot", "trace", "graph", "simulate")
+    },
     "standard input is not JSON": (["verify", "-"], "JSON"),
 }
 

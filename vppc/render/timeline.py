@@ -108,7 +108,7 @@ class _Drawing:
 
     def lines(self) -> Iterator[str]:
         """Axis, lanes, and what they mean."""
-        ticks = list(_ticks(self.seconds, self.columns // 12))
+        ticks = list(axis_ticks(self.seconds, self.columns // 12))
         lanes = [self._lane(rank) for rank in range(len(self.schedule.programs))]
         yield self._labels("", ticks)
         yield self._axis(ticks)
@@ -279,7 +279,7 @@ def _labelled(name: str, more: str, length: int, edge: str, fill: str) -> str:
     return f"{edge}{text}".ljust(length, fill)
 
 
-def _ticks(seconds: float, most: int) -> Iterator[tuple[float, str]]:
+def axis_ticks(seconds: float, most: int) -> Iterator[tuple[float, str]]:
     """At most ``most`` times from 0 to ``seconds``, a round number apart, with labels in one unit."""
     if not seconds:
         yield 0.0, "0 s"

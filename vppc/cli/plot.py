@@ -1,0 +1,64 @@
+"""``vppc plot``."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+import click
+
+from vppc.cli.runs import read_runs
+from vppc.errors import InputError
+from vppc.files import write_text
+from vppc.render.plot import Style, page, plot
+
+_PAGES = (".html", ".htm")
+
+
+@click.command(name="plot")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option(
+    "--view",
+    type=click.Choice(["logic", "timeline"]),
+    default="logic",
+    show_default=True,
+    help="Transfers as arrows, or in lanes of their own.",
+)
+@click.option("--width", type=click.IntRange(300, 20_000), default=1200, show_default=True, help="In pixels.")
+@click.option("--rows", type=click.IntRange(1, 200), help="Rows that time is laid out in [default: what is readable].")
+@click.option(
+    "--theme",
+    type=click.Choice(["auto", "light", "dark"]),
+    default="auto",
+    show_default=True,
+    help="Colours; auto is as the reader's browser has it, and light in print.",
+)
+@click.option("--cost", "cost_file", metavar="FILE", help="Cost file [default: the one embedded in the schedule].")
+@click.option("-o", "--output", metavar="FILE", help="Where to write: .svg or .html [default: SVG to stdout].")
+def command(
+    files: tuple[str, ...],
+    view: str,
+    width: int,
+    rows: int | None,
+    theme: str,
+    cost_file: str | None,
+    output: str | None,
+) -> None:
+    """Draw the run of a schedule FILE (- is stdin), to scale.
+
+    \b
+    vppc plot plan.json -o plan.svg
+    vppc plot cpp.json vpp.json -o both.html
+    vppc plot out/run --view timeline -o run.html
+
+    Ranks are lanes, chunks blocks; requests have hues, sweeps over the ranks shades. Bubbles are hatched. In a
+    browser, resting on a part says what it is and why a rank waits. Several files are drawn one below the other, on
+    one scale. FILE may also be the folder of a journal: the plan, if costs are known, and below it what was measured.
+    """
+    suffix = ".svg" if output is None or output == "-" else PurePath(output).suffix.lower()
+    if suffix not in (".svg", *_PAGES):
+        remedy = "write plan.svg and convert it: rsvg-convert plan.svg -o plan.png" if suffix == ".png" else ""
+        problem = f"{suffix or 'a file without a suffix'} is no format that can be drawn"
+        raise InputError(problem, file=output or "", place="-o", remedy=remedy or "a name ending in .svg or .html")
+    runs = read_runs(files, cost_file)
+    style = Style(view, width, rows or 0, theme)
+    write_text(output, page(runs, style) if suffix in _PAGES else plot(runs, style))

@@ -1,0 +1,54 @@
+"""The runs that a command draws: of schedules, simulated; of journals, planned and measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path, PurePath
+
+from vppc.analysis.timing import simulate
+from vppc.costs.chosen import chosen_cost
+from vppc.costs.model import CostModel, OpCosts
+from vppc.errors import CheckFailed, InputError
+from vppc.files import source_name
+from vppc.ir.document import read_schedule
+from vppc.ir.rules import check
+from vppc.ir.schedule import Schedule
+from vppc.profiles.journal import SCHEDULE, is_journal, read_journal
+from vppc.profiles.measured import timing_of
+from vppc.render.lanes import Run
+
+
+def read_runs(paths: Sequence[str], cost_file: str | None) -> tuple[Run, ...]:
+    """The run of every schedule file, and the plan and the measured run of every journal folder.
+
+    Costs are those in ``cost_file``, or else those that a schedule embeds; a journal without costs has no plan.
+    Raises InputError and CheckFailed when a file is wrong, or a schedule has no costs.
+    """
+    named = [(path, run) for path in paths for run in _runs(path, cost_file)]
+    uses = Counter(run.name for _, run in named)
+    return tuple(
+        run if uses[run.name] == 1 else replace(run, name=f"{run.name} ({PurePath(source_name(path)).stem})")
+        for path, run in named
+    )
+
+
+def _runs(path: str, cost_file: str | None) -> tuple[Run, ...]:
+    if is_journal(Path(path)):
+        journal = read_journal(path)
+        measured = Run("journal", journal.schedule, timing_of(journal))
+        cost = chosen_cost(journal.schedule, str(Path(path) / SCHEDULE), cost_file)
+        return (measured,) if cost is None else (_planned("plan", journal.schedule, cost), measured)
+    schedule = read_schedule(path)
+    findings = check(schedule)
+    if findings:
+        raise CheckFailed(findings, file=source_name(path))
+    cost = chosen_cost(schedule, path, cost_file)
+    if cost is None:
+        raise InputError("no costs are embedded", file=source_name(path), place="cost", remedy="give --cost FILE")
+    return (_planned(schedule.strategy, schedule, cost),)
+
+
+def _planned(name: str, schedule: Schedule, cost: CostModel) -> Run:
+    return Run(name, schedule, simulate(schedule, OpCosts.of(schedule, cost), cost.interference))
