@@ -22,7 +22,6 @@ HUES = (
     Hue("#9fcbef", "#0f5a96"),  # blue
     Hue("#f7c873", "#8a5300"),  # orange
     Hue("#cfd4da", "#4d555f"),  # grey
-    Hue("#eab3d6", "#8c2f6d"),  # purple
     Hue("#f4dc5c", "#6b5d00"),  # yellow
     Hue("#8fd8c0", "#00644a"),  # green
 )
