@@ -87,56 +87,51 @@ class _Pool:
         self.size = 0
         self.retimed = False  # whether an instruction was moved to where it blocks, or delays its peer
         self.starts = timing.starts[program.rank]
-        self.done: dict[int, float] = {}  # SEND, by index -> when its transfer is complete
-        for channel, transfers in zip(schedule.channels, timing.transfers, strict=True):
-            if channel.src == program.rank:
-                self.done.update(zip(transfers.sends, transfers.ends, strict=True))
+        self.complete = {  # channel -> when each of its transfers is complete, in the order of its SENDs
+            channel.id: iter(transfers.ends)
+            for channel, transfers in zip(schedule.channels, timing.transfers, strict=True)
+        }
         self.code: list[int] = []
-        self.count = 0
-        self.at = [-1] * len(program)  # where each instruction of the old program stands in the new one
+        self.posted: dict[int, int] = {}  # transfer not waited for, by old index -> new index
         self.holds: dict[int, int] = {}  # value (old buffer) -> buffer
         self.free: list[int] = []
-        self.sends: deque[tuple[float, int, int]] = deque()  # (complete, old index, buffer) not yet waited
+        self.sends: list[tuple[float, int, int]] = []  # SENDs not waited for: (complete, old index, buffer)
         self.postponed: dict[int, deque[tuple[int, Row]]] = {}  # channel -> receives not posted yet, (old index, row)
 
     def allocate(self) -> Program:
         """The program rewritten to buffers of the pool."""
-        at, holds, free, starts = self.at, self.holds, self.free, self.starts
-        code = self.code
+        holds, free, starts, code, postponed = self.holds, self.free, self.starts, self.code, self.postponed
         for index, (op, chunk, stage, x, y, z) in enumerate(self.program.rows()):
             if op == FORWARD:
-                source = holds.pop(x) if x >= 0 else -1
                 target = -1
                 if y >= 0:
                     target = holds[y] = free.pop() if free else self._take(starts[index])
-                at[index] = self.count
-                self.count += 1
-                code += (FORWARD, chunk, stage, source, target, -1)
-                if source >= 0:
+                if x >= 0:
+                    source = holds.pop(x)
+                    code += (FORWARD, chunk, stage, source, target, -1)
                     free.append(source)
+                else:
+                    code += (FORWARD, chunk, stage, -1, target, -1)
             elif op == WAIT:
                 self._wait(x)
             elif op == SEND:
                 buffer = holds.pop(x)
-                self.sends.append((self.done[index], index, buffer))
-                at[index] = self.count
-                self.count += 1
+                self.sends.append((next(self.complete[z]), index, buffer))
+                self.posted[index] = len(code) // WIDTH
                 code += (SEND, chunk, stage, buffer, y, z)
             elif op == RECV:
                 row = (op, chunk, stage, x, y, z)
-                if z in self.postponed or not self._has_spare(starts[index]):
-                    self.postponed.setdefault(z, deque()).append((index, row))
+                if z in postponed or not self._has_spare(starts[index]):
+                    postponed.setdefault(z, deque()).append((index, row))
                     self.retimed = True
                 else:
                     self._post(index, row, starts[index])
             else:
                 buffer = holds.pop(x)
-                at[index] = self.count
-                self.count += 1
                 code += (SAMPLE, chunk, -1, buffer, -1, -1)
                 free.append(buffer)
-            while self.postponed and self._has_spare(starts[index]):
-                self._post_next(min(self.postponed, key=lambda channel: self.postponed[channel][0][0]), starts[index])
+            while postponed and self._has_spare(starts[index]):
+                self._post_next(min(postponed, key=lambda channel: postponed[channel][0][0]), starts[index])
         return replace(self.program, buffers=self.size, code=array("i", code))
 
     def _take(self, now: float) -> int:
@@ -171,21 +166,17 @@ class _Pool:
     def _post(self, index: int, row: Row, now: float) -> None:
         _, chunk, stage, value, peer, channel = row
         self.holds[value] = buffer = self._take(now)
-        self.at[index] = self.count
-        self.count += 1
+        self.posted[index] = len(self.code) // WIDTH
         self.code += (RECV, chunk, stage, buffer, peer, channel)
 
     def _wait(self, of: int) -> None:
         """Wait for the transfer that old instruction ``of`` posts, unless that has been done already."""
-        for position, (_, index, buffer) in enumerate(self.sends):
-            if index == of:
-                del self.sends[position]
-                self.free.append(buffer)
-                break
-        else:
-            if of in self.done:
+        if self.program.code[of * WIDTH] == SEND:
+            if of not in self.posted:
                 return
-            while self.at[of] < 0:  # a postponed receive is needed now, and all before it on its channel
-                self._post_next(self.program.code[of * WIDTH + WIDTH - 1], float("-inf"))
-        self.code += (WAIT, -1, -1, self.at[of], -1, -1)
-        self.count += 1
+            [sent] = [send for send in self.sends if send[1] == of]
+            self.sends.remove(sent)
+            self.free.append(sent[2])
+        while of not in self.posted:  # a postponed receive is needed now, and all before it on its channel
+            self._post_next(self.program.code[of * WIDTH + WIDTH - 1], float("-inf"))
+        self.code += (WAIT, -1, -1, self.posted.pop(of), -1, -1)

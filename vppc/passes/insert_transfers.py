@@ -154,17 +154,18 @@ class _Emitter:
 
 def _overlapped(schedule: Schedule, rank: int, ops: tuple[int, ...], posts: list[tuple[int, int]]) -> Program:
     emit = _Emitter(schedule, rank)
+    posted, target, stages = emit.posted, emit.target, emit.stages
     upcoming = iter([*posts, (len(ops), -1)])
     at, receive = next(upcoming)
     sends = []
     for position, op in enumerate(ops):
-        while at <= position and receive >= 0:
+        while at <= position:
             emit.recv(receive)
             at, receive = next(upcoming)
-        if op in emit.posted:
-            emit.wait(emit.posted.pop(op))
+        if op in posted:
+            emit.wait(posted.pop(op))
         out = emit.forward(op)
-        if emit.target[op % emit.stages] is not None:
+        if target[op % stages] is not None:
             sends.append(emit.send(op, out))
     for send in sends:
         emit.wait(send)
