@@ -256,7 +256,8 @@ class _Drawing:
                 continue
             x = self._x(row, moment)
             yield element("line", class_="line", x1=x, y1=y, x2=x, y2=y + 5)
-            yield text(label, x, y + 17, class_="faint m", font_size=10)
+            inside = min(x, self.style.width - 4 - 3.2 * len(label))  # that of the last may have no room to its right
+            yield text(label, inside, y + 17, class_="faint m", font_size=10)
             if begun:
                 newest = bisect_right(begun, (moment + 1e-9 * self.seconds, math.inf)) - 1
                 yield text(f"C{begun[newest][1]}", x, y + 29, class_="faint m", font_size=9)
