@@ -15,7 +15,8 @@ examples:
   torchrun --nproc-per-node 2 -m runtime plan.json --runner timed --journal out/run
   python -m runtime --selftest --help
 
-signals: USR1 prints where every rank stands; INT and TERM end the run.
+signals, to the process of any rank: USR1 prints where every rank stands; USR2 cancels the requests that the rank
+works on, on all ranks; INT and TERM end the run.
 exit status: 0 done, 1 the run failed, 2 bad usage or bad input.
 """
 

@@ -58,8 +58,8 @@ _NONE: frozenset[int] = frozenset()
 class Interpreter:
     """Runs the program of ``rank``. ``buffers`` are the tensors of its buffer numbers.
 
-    ``tokens`` are those made so far, ``position`` is where the program stands. A device that queues instructions
-    has a ``progress``, which also reports the times of the journal.
+    ``tokens`` are those made so far, ``seconds`` how long the program took, ``position`` is where it stands. A device
+    that queues instructions has a ``progress``, which also reports the times of the journal.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class Interpreter:
         self.cancellation = cancellation or Cancellation()
         self.position = position or Position(rank)
         self.tokens: list[Token] = []
+        self.seconds = 0.0
         self._origin = 0.0
         self._posted: dict[int, Transfer] = {}
         self._prepared: dict[int, tuple[frozenset[int], Any]] = {}
@@ -118,6 +119,7 @@ class Interpreter:
                 journal.add(start, now())
         if progress is not None:
             progress.drain()
+        self.seconds = now() - self._origin
         position.index += 1
 
     def _execute(self, index: int, row: Row) -> None:

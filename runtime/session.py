@@ -41,10 +41,12 @@ HEAD_START = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run made: the tokens of all processes, in the order in which each made them."""
+    """What a run made: the tokens of all processes, in the order in which each made them; and how long it took,
+    in seconds from the start that all agreed on to the end of the last process."""
 
     schedule: Schedule
     tokens: tuple[Token, ...]
+    makespan: float
 
 
 class Session:
@@ -64,7 +66,10 @@ class Session:
         self.position = Position(self.rank, self.tp_rank, self.tp)
         board = Board(self.world.connection("board"), self.world.process, self.world.size)
         self._watchdog = Watchdog(board, self.world.process, self.world.holder, self.position, arguments.timeout)
+        self._watchdog.on_cancel = self._cancel_asked
+        self._watchdog.on_usr2 = lambda: (self._runs, self.position.requests)
         self._timeout = arguments.timeout
+        self._cancellation = Cancellation()
         self._runs = 0
 
     def __enter__(self) -> Session:
@@ -93,7 +98,7 @@ class Session:
         loaded = load_together(self.world, arguments.schedule)
         schedule = loaded.schedule
         check_world(schedule, self.world.size, self.tp)
-        cancellation = cancelled_at_start(arguments, schedule)
+        self._cancellation = cancelled_at_start(arguments, schedule)
         clock = agree(self.world.process, self.world.size)
         place = Place(self.rank, self._tensor_parallel(schedule), self.device.torch_device, clock)
         self.position.prepare("making its runner", State.IDLE)
@@ -114,27 +119,20 @@ class Session:
                 position=self.position,
                 progress=self.device.progress(clock, journal.report if journal is not None else None),
                 journal=journal,
-                cancellation=cancellation,
+                cancellation=self._cancellation,
                 mark=mark or profiler_mark,
                 check_finite=arguments.check_finite,
             )
             self._execute(interpreter, journal)
-        tokens = self.world.gather(interpreter.tokens)
+        ends = self.world.gather((interpreter.tokens, interpreter.seconds))
         if journal is not None:
             journal.close()
-        return Outcome(schedule, tuple(token for process in tokens for token in process))
+        tokens = tuple(token for tokens, _ in ends for token in tokens)
+        return Outcome(schedule, tokens, max(seconds for _, seconds in ends))
 
     def _execute(self, interpreter: Interpreter, journal: Journal | None) -> None:
         """Start with all others at once and run the program, while signals and faults can reach it."""
-        clock, run, cancellation = interpreter.clock, self._runs, interpreter.cancellation
-
-        def cancel(asked: Sequence[tuple[int, int]]) -> None:
-            for number, request in asked:
-                if number == run:
-                    cancellation.now(request)
-
-        self._watchdog.on_cancel = cancel
-        self._watchdog.on_usr2 = lambda: (run, self.position.requests)
+        clock = interpreter.clock
         self.position.prepare("waiting for the others to start", State.WAITING)
         origin = max(self.world.gather(clock.now())) + HEAD_START
         if journal is not None:
@@ -143,6 +141,18 @@ class Session:
         time.sleep(max(0.0, origin - clock.now()))
         interpreter.run(origin)
         self._watchdog.on_end = _nothing
+
+    def cancel(self, request: int) -> None:
+        """Compute nothing more for a request, by index, on this process; from any thread, while it runs.
+
+        The program goes on without the request's parts, and so do those of ranks that do not know yet.
+        """
+        self._cancellation.now(request)
+
+    def _cancel_asked(self, asked: Sequence[tuple[int, int]]) -> None:
+        for run, request in asked:
+            if run == self._runs:
+                self.cancel(request)
 
     def _fail(self, error: BaseException) -> NoReturn:
         """End all processes because of an exception in this one."""

@@ -16,6 +16,7 @@ import torch
 from runtime.arguments import Arguments, parse
 from runtime.interpreter import Mark
 from runtime.make_runner import Place, make_runner
+from runtime.run import report
 from runtime.runners.null import NullRunner
 from runtime.runners.protocol import Buffer, Runner, TensorSpec
 from runtime.session import Session
@@ -86,7 +87,8 @@ def faulty(arguments: Sequence[str], faults: Sequence[Fault], runner: str = "") 
     mine = [fault for fault in faults if fault.process == int(os.environ["RANK"])]
     try:
         with Session(parsed) as session:
-            session.run(parsed, make, _mark(mine))
+            outcome = session.run(parsed, make, _mark(mine))
+            sys.stdout.write(report(outcome))
     except VppcError as error:
         sys.stderr.write(f"vppc-run: {error}\n")
         sys.exit(error.exit_status)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +13,8 @@ import torch
 from torch import Tensor
 
 from runtime.arguments import Arguments, parse
-from runtime.make_runner import Place
+from runtime.interpreter import Mark
+from runtime.make_runner import Place, reference_runner
 from runtime.reference.config_json import parse_config
 from runtime.reference.prompts import Prompts
 from runtime.reference.weights import SeededWeights
@@ -20,11 +24,13 @@ from vppc.ir.schedule import Schedule
 
 
 class Case(NamedTuple):
-    """A schedule file, the document of the model's config, and further options of the command line."""
+    """A schedule file, the document of the model's config, further options of the command line, and for processes
+    that learn of a cancellation in the middle: the instruction before which they do, and the request."""
 
     schedule: str
     config: Mapping[str, Any]
     options: tuple[str, ...] = ()
+    cancel: Mapping[int, tuple[int, int]] = {}
 
 
 class Found(NamedTuple):
@@ -64,7 +70,8 @@ def run_cases(cases: Sequence[Case], results: Path, options: Sequence[str] = ("-
                 runners.append(runner)
                 return runner
 
-            outcome = session.run(parse([case.schedule, *options, *case.options]), make)
+            mark = cancelling(session, *case.cancel[session.world.process]) if case.cancel else None
+            outcome = session.run(parse([case.schedule, *options, *case.options]), make, mark)
             resident = [runner.resident for runner in runners]
             if any(resident):
                 raise AssertionError(f"{case.schedule}: requests {resident} are still held")
@@ -72,6 +79,39 @@ def run_cases(cases: Sequence[Case], results: Path, options: Sequence[str] = ("-
             found.append(_found(outcome.tokens, everybody))
         if session.world.process == 0:
             torch.save(found, results)
+
+
+def cancelling(session: Session, at: int, request: int) -> Mark:
+    """Cancels a request on this process before an instruction."""
+
+    def mark(index: int) -> AbstractContextManager[None]:
+        if index == at:
+            session.cancel(request)
+        return nullcontext()
+
+    return mark
+
+
+def memory(plan: str, requests: int, options: Sequence[str] = ("--timeout", "30")) -> None:
+    """Print the resident memory of this process, in bytes, each time that another ``requests`` requests are through."""
+    with Session(parse(["", *options])) as session:
+        released: list[int] = []
+
+        def make(arguments: Arguments, schedule: Schedule, place: Place) -> ReferenceRunner:
+            runner = reference_runner(arguments, schedule, place)
+            release = runner.release
+
+            def counted(request: int) -> None:
+                release(request)
+                released.append(request)
+                if len(released) % requests == 0:
+                    pages = int(Path("/proc/self/statm").read_text().split()[1])
+                    sys.stdout.write(f"{pages * resource.getpagesize()}\n")
+
+            runner.release = counted  # type: ignore[method-assign]
+            return runner
+
+        session.run(parse([plan, *options]), make)
 
 
 def _found(tokens: Sequence[Any], logits: Sequence[dict[int, Tensor]]) -> tuple[Any, ...]:
