@@ -24,7 +24,8 @@ from vppc.tuning.tune import Task, advice, placements, proven, tune
 from vppc.tuning.workload import Limits
 
 DEVICES_A_RANK = click.IntRange(1, 1024)
-OBJECTIVES = {"throughput": 0.0, "both": 0.5, "ttft": 1.0}
+OBJECTIVES = {"throughput": 0.02, "both": 0.5, "ttft": 1.0}
+"""The share of the mean TTFT. With throughput it decides between schedules that are all but equal."""
 
 
 @click.command(name="tune")

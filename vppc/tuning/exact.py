@@ -33,7 +33,7 @@ def best_order(schedule: Schedule, costs: OpCosts, longest: float, time_limit: f
     """The order with the least makespan; ``longest`` is the makespan of some order, in seconds.
 
     ``schedule`` has chunks and stages. Receives are posted in time and buffers do not run out, as in
-    :mod:`vppc.analysis.order_timeline`. Stops after ``time_limit`` seconds with what it has: then the bound is below the makespan.
+    :mod:`vppc.analysis.order_timeline`. Stops after ``time_limit`` seconds with what it has; the bound is then lower.
     Raises InputError without OR-Tools, and where the solver finds nothing in time.
     """
     try:

@@ -16,16 +16,16 @@ _TRY = Cooling(40, (0.02, 0.002), (0.04, 0.005))
 def whole_layers(case: Case, point: Point, admits: Sequence[Admit]) -> Point:
     """The point with whole layers on every stage, where every rank's total is whole.
 
-    Half of the ranks are rounded at a time, those that are nearest to whole first, and the rest settles in between.
+    A third of the ranks is rounded at a time, those that are nearest to whole first, and the rest settles in between.
     """
     open_ranks = list(case.rank_stages)
     while open_ranks:
         open_ranks.sort(
             key=lambda stages: sum(abs(point.counts[stage] - round(point.counts[stage])) for stage in stages)
         )
-        half = -(-len(open_ranks) // 2)
-        rounded = whole_stages(point.counts, open_ranks[:half])
-        open_ranks = open_ranks[half:]
+        some = -(-len(open_ranks) // 3)
+        rounded = whole_stages(point.counts, open_ranks[:some])
+        open_ranks = open_ranks[some:]
         point = resettled(case, point, rounded, admits, _SETTLE, open_ranks)
     return point
 

@@ -50,16 +50,16 @@ def whole_sizes(cutting: Cutting, sizes: Sequence[float]) -> tuple[int, ...]:
     """Sizes in multiples of the alignment, but for the last of each prompt, which holds what is left."""
     limits = cutting.workload.limits
     align = limits.align
-    result = [round(size) for size in sizes]
+    runs = cutting.workload.runs
+    result = [runs[run].tokens for run in cutting.run_of]  # right for those of one chunk
     for first, last in cutting.movable:
-        tokens = cutting.workload.runs[cutting.run_of[first]].tokens
+        tokens = result[first]
         units = -(-tokens // align)
         short = units * align - tokens  # what the last chunk has less than its units
         least = [limits.least // align] * (last - first)
         most = [limits.most // align] * (last - first)
         if short:
             least[-1] += 1
-            most[-1] += 1
         wanted = [size / align for size in sizes[first:last]]
         wanted[-1] += short / align
         result[first:last] = [number * align for number in whole(wanted, least, most, units)]

@@ -30,6 +30,9 @@ _FINISH = Cooling(150, (0.01, 0.0005), (0.02, 0.001))
 _WANDER = 80_000
 """Visits of operations that are spent on leaps from the best point, times the ranks to the power 1.25."""
 
+_MANY = 500
+"""Operations from which on the search looks at fewer points."""
+
 _ALIGN = 600_000
 """Visits of operations spent on moving single units between chunks, at most."""
 
@@ -101,10 +104,12 @@ class Search:
         """The best points found, ``keep`` at most, the best first."""
         looks = [self._descended(cutting, self.ways[0], _LOOK) for cutting in self._around(self._glances)]
         looks.sort(key=_value)
-        for tried in looks[:2]:
+        for tried in looks[: 2 if len(looks[0].case.cutting) * len(self.shape.ranks) < _MANY else 1]:
             looks += [self._descended(tried.case.cutting, admits, _LOOK) for admits in self.ways[1:]]
         looks.sort(key=_value)
-        best, *others = sorted([self._finish(tried) for tried in looks[:4]], key=_value)
+        if self.groups:
+            looks = sorted([self._with_whole_layers(tried) for tried in looks[:4]], key=_value)
+        best, *others = sorted([self._finish(tried) for tried in looks[: max(2, keep)]], key=_value)
         admits = [*best.admits, *(admit for way in self.ways for admit in way)]
         visits = int(_WANDER * self.shape.pp**1.25 * self.effort)
         case, point = wander(best.case, best.point, admits, visits, layers=bool(self.groups))
@@ -165,11 +170,13 @@ class Search:
         start = self._start(cutting, admits)
         return replace(start, point=descend(start.case, start.point, admits, cooling, self.groups))
 
+    def _with_whole_layers(self, tried: _Tried) -> _Tried:
+        return replace(tried, point=whole_layers(tried.case, tried.point, tried.admits))
+
     def _finish(self, tried: _Tried) -> _Tried:
-        case, point, admits = tried.case, tried.point, tried.admits
+        case, point = tried.case, tried.point
         if self.groups:
-            point = whole_layers(case, point, admits)
-            point = move_layers(case, point, admits, 10)
+            point = move_layers(case, point, tried.admits, 10)
         return replace(tried, point=case.resequenced(point, self._ahead(case), 3))
 
 

@@ -154,7 +154,7 @@ def placements(task: Task) -> list[tuple[str, int]]:
 def _vps(placement: str) -> list[int]:
     if placement in ("straight", "v"):
         return [DEFAULT_VP[placement]]
-    return [vp for vp in (2, 3, 4, 6, MOST_STAGES) if placement == "loop" or vp > 2]
+    return [vp for vp in range(2, MOST_STAGES + 1) if placement == "loop" or vp > 2]
 
 
 def tune(task: Task, done: Callable[[], object] = lambda: None) -> tuple[Tuned, ...]:

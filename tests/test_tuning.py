@@ -1,0 +1,202 @@
+"""Tuned schedules as a user gets them: better than any fixed chunk, ordinary, within what was asked, and bounded."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from vppc.analysis.report import predict
+from vppc.cli import vppc
+from vppc.compiler import compile_schedule
+from vppc.costs.document import read_cost
+from vppc.costs.model import CostModel, Linear
+from vppc.errors import InputError
+from vppc.ir.document import parse_schedule, schedule_text
+from vppc.ir.rules import check
+from vppc.ir.schedule import Model, Request
+from vppc.passes.strategies import Options
+from vppc.tuning.prices import Prices
+from vppc.tuning.search import Search
+from vppc.tuning.tune import Task, Tuned, advice, placements, proven, tune
+from vppc.tuning.workload import Limits, Workload
+
+COST_FILE = str(Path(__file__).resolve().parents[1] / "examples" / "costs" / "deepseek-v3.1-910c-tp8.json")
+MODEL = Model("m", 61)
+
+
+@pytest.fixture(scope="module")
+def cost() -> CostModel:
+    return read_cost(COST_FILE)
+
+
+@pytest.fixture(scope="module")
+def long_prompt(cost: CostModel) -> Tuned:
+    return tune(Task(requests=(Request("r", 131072),), cost=cost, model=MODEL, pp=2, placement="v"))[0]
+
+
+def best_fixed(cost: CostModel, tokens: int, pp: int) -> float:
+    """The makespan of vpp-async at its best fixed chunk."""
+    return min(
+        predict(
+            compile_schedule(
+                (Request("r", tokens),), MODEL, cost, Options(strategy="vpp-async", pp=pp, chunk_size=size)
+            ),
+            cost,
+        ).makespan
+        for size in (4096, 8192, 12288, 16384, 24576, 32768)
+    )
+
+
+def test_a_long_prompt_beats_annealing_and_every_fixed_chunk(cost: CostModel, long_prompt: Tuned) -> None:
+    assert long_prompt.report.efficiency > 0.905
+    assert best_fixed(cost, 131072, 2) / long_prompt.report.makespan > 1.035
+
+
+def test_four_ranks_beat_annealing(cost: CostModel) -> None:
+    [tuned] = tune(Task(requests=(Request("r", 131072),), cost=cost, model=MODEL, pp=4, placement="v"))
+    assert tuned.report.efficiency > 0.804
+
+
+def test_thinner_stages_are_better_for_short_prompts(cost: CostModel) -> None:
+    [tuned] = tune(Task(requests=(Request("r", 65536),), cost=cost, model=MODEL, pp=2, placement="loop", vp=6))
+    assert tuned.report.efficiency > 0.87
+    assert tuned.bound <= tuned.report.makespan
+
+
+def test_a_tuned_schedule_is_an_ordinary_one_and_keeps_the_search_s_time(long_prompt: Tuned) -> None:
+    schedule = parse_schedule("".join(schedule_text(long_prompt.schedule)))
+    assert check(schedule) == ()
+    assert schedule.strategy == "tuned"
+    assert long_prompt.found.point.value == pytest.approx(long_prompt.report.makespan, rel=1e-9)
+    assert schedule.extra["prediction"]["makespan"] == long_prompt.report.makespan
+    assert long_prompt.bound <= long_prompt.report.bound.seconds <= long_prompt.report.makespan * (1 + 1e-9)
+    assert list(long_prompt.settings) == ["vpp_layer_ranges"]
+
+
+def test_searches_repeat_themselves(cost: CostModel) -> None:
+    def found() -> object:
+        workload = Workload.of([Request("r", 40000)], Limits())
+        return Search(Prices.of(cost), workload, "v", 2, 2, effort=0.3).run()
+
+    assert found() == found()
+
+
+def test_chunks_and_layers_keep_to_what_was_asked(cost: CostModel) -> None:
+    ranges = ((0, 20), (20, 30), (30, 40), (40, 61))
+    task = Task(
+        requests=(Request("r", 50001, 1000),),
+        cost=cost,
+        model=MODEL,
+        pp=2,
+        placement="v",
+        ranges=ranges,
+        limits=Limits(8000, 1000, 128),
+        max_in_flight=2,
+        max_buffers=3,
+        effort=0.3,
+    )
+    [tuned] = tune(task)
+    assert tuned.ranges == ranges
+    sizes = [chunk.tokens for chunk in tuned.schedule.chunks]
+    assert sum(sizes) == 49001
+    assert max(sizes) <= 8000
+    assert min(sizes) >= 1000
+    assert all(size % 128 == 0 for size in sizes[:-1])
+    assert max(program.buffers for program in tuned.schedule.programs) <= 3
+    assert check(tuned.schedule) == ()
+
+
+def test_a_queue_of_mixed_prompts_comes_near_its_bound(cost: CostModel) -> None:
+    lengths = (7, 122710, 905, 42870, 13604, 90112, 1763, 30001)
+    requests = tuple(Request(f"r{index}", tokens) for index, tokens in enumerate(lengths))
+    [tuned] = tune(Task(requests=requests, cost=cost, model=MODEL, pp=2, placement="v", share=0.02))
+    assert tuned.report.gap < 0.02
+    assert tuned.report.ttft[0] is not None
+    assert tuned.report.ttft[0] < 0.5 * tuned.report.makespan  # throughput is not bought with the first tokens
+
+
+def test_ttft_is_better_when_it_is_the_goal(cost: CostModel) -> None:
+    requests = (Request("a", 40000), Request("b", 20000, 0, 0.5), Request("c", 50000))
+
+    def mean_ttft(share: float) -> float:
+        task = Task(requests=requests, cost=cost, model=MODEL, pp=2, placement="v", share=share, effort=0.3)
+        ttft = tune(task)[0].report.ttft
+        return sum(seconds for seconds in ttft if seconds is not None) / 3
+
+    assert mean_ttft(1.0) < mean_ttft(0.0)
+
+
+def test_robust_choices_lose_no_more(cost: CostModel) -> None:
+    task = Task(requests=(Request("r", 60000),), cost=cost, model=MODEL, pp=2, placement="v", effort=0.3)
+    [plain], [robust] = tune(task), tune(replace(task, robust=True))
+    assert robust.robustness.score <= plain.robustness.score
+    assert robust.value == robust.robustness.score
+
+
+def test_the_solver_s_bound_is_kept(cost: CostModel) -> None:
+    pytest.importorskip("ortools", reason="the extra exact is not installed")
+    task = Task(requests=(Request("r", 30000),), cost=cost, model=MODEL, pp=2, placement="v", effort=0.3)
+    tuned = proven(task, tune(task)[0], 5.0)
+    assert tuned.exact is not None
+    assert tuned.exact <= tuned.report.makespan * (1 + 1e-9)
+
+
+def test_all_costs_together_are_compiled(cost: CostModel) -> None:
+    busy = replace(cost, launch=0.01, interference=0.2, embed=Linear(0.01, 1e-7), head=Linear(0.02, 0.0))
+    [tuned] = tune(Task(requests=(Request("r", 30000),), cost=busy, model=MODEL, pp=2, placement="v", effort=0.3))
+    assert tuned.found.point.value == pytest.approx(tuned.report.makespan, rel=0.05)  # interference is estimated
+
+
+def test_it_says_when_not_to_pipeline(cost: CostModel) -> None:
+    task = Task(requests=(Request("r", 100),), cost=cost, model=MODEL, pp=2, effort=0.1)
+    results = tune(task)
+    assert {tuned.placement for tuned in results} == {"straight", "v", "zigzag", "loop"}
+    sentences = list(advice(task, results))
+    assert sentences[0].startswith("Do not use pipeline parallelism for this: one rank alone")
+
+
+def test_placements_that_do_not_fit_are_left_out(cost: CostModel) -> None:
+    task = Task(requests=(Request("r", 1),), cost=cost, model=MODEL, pp=20)
+    assert placements(task) == [("straight", 1), ("v", 2), ("zigzag", 3), ("loop", 2), ("loop", 3)]
+    assert placements(replace(task, pp=1)) == [("straight", 1)]
+    with pytest.raises(InputError, match="61 layers on 62 ranks"):
+        placements(replace(task, pp=62))
+    with pytest.raises(InputError, match="layer ranges are of one placement"):
+        replace(task, ranges=((0, 61),))
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(vppc, ["tune", *arguments])
+
+
+def test_the_command_writes_a_schedule_and_prints_the_gaps(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    quick = ("--pp", "2", "--tokens", "20000", "--cost", COST_FILE, "--placement", "v", "--effort", "0.1")
+    shown = run(*quick, "-o", str(plan))
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.startswith("placement  vp  chunks  makespan  efficiency  to any order  to any chunking")
+    assert "no chunking on these stages is quicker than" in shown.output
+    verified = CliRunner().invoke(vppc, ["verify", str(plan)])
+    assert "proven" in verified.output
+    told = json.loads(run(*quick, "--json").output)
+    assert told["placements"][0]["makespan"] == parse_schedule(plan.read_text()).extra["prediction"]["makespan"]
+    assert {"chunks", "layers", "gap_to_any_chunking", "robustness", "lower_bound"} <= told["placements"][0].keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--pp", "2", "--cost", COST_FILE), "--tokens"),
+        (("--pp", "2", "--tokens", "9"), "--cost"),
+        (("--pp", "2", "--tokens", "9", "--cost", COST_FILE, "--layer-ranges", "31,30"), "--placement"),
+        (("--pp", "2", "--tokens", "9", "--cost", COST_FILE, "--placement", "v", "--layer-ranges", "31"), "4 stages"),
+        (("--pp", "2", "--tokens", "9", "--cost", COST_FILE, "--placement", "v", "--vp", "3"), "vp 2"),
+        (("--pp", "2", "--tokens", "9", "--cost", COST_FILE, "--max-chunk", "10"), "--max-chunk"),
+    ],
+)
+def test_bad_usage_names_what_is_wrong(arguments: tuple[str, ...], named: str) -> None:
+    shown = run(*arguments)
+    assert isinstance(shown.exception, InputError)
+    assert named in str(shown.exception)
