@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -60,20 +60,26 @@ def efficiencies(cost: CostModel, pp: int, lengths: Iterable[int], placement: st
         fixed = {name: best_fixed(cost, pp, tokens, name) for name in ("cpp", "dcpp", "vpp-async")}
         v, v_seconds = measured(partial(tuned, cost, pp, tokens, "v"))
         row = [f"{tokens // 1024}K", *(f"{efficiency(outcome):.3f}" for outcome in fixed.values())]
-        reference = ANNEALED[pp][LENGTHS.index(tokens)] if pp in ANNEALED and tokens in LENGTHS else None
-        row += [f"{reference:.3f}" if reference else "", f"{v[0].report.efficiency:.4f}", f"{v_seconds:.1f} s"]
+        row += [reference(cost, ANNEALED, pp, tokens), f"{v[0].report.efficiency:.4f}", f"{v_seconds:.1f} s"]
         row += [f"{fixed['vpp-async'].makespan / v[0].report.makespan - 1:+.1%}"]
         if placement == "all":
             every, seconds = measured(partial(tuned, cost, pp, tokens, None))
-            free = ANNEALED_FREE[pp][LENGTHS.index(tokens)] if pp in ANNEALED and tokens in LENGTHS else None
-            row += [f"{free:.3f}" if free else "", f"{every[0].report.efficiency:.4f}"]
+            row += [reference(cost, ANNEALED_FREE, pp, tokens), f"{every[0].report.efficiency:.4f}"]
+            row += [f"{fixed['vpp-async'].makespan / every[0].report.makespan - 1:+.1%}"]
             row += [", ".join(f"{each.placement} {each.vp} {each.report.efficiency:.3f}" for each in every)]
             row += [percent(every[0].gap), f"{seconds:.1f} s"]
         rows.append(row)
-    headers = ["prompt", "cpp", "dcpp", "vpp", "annealed", "tuned V", "CPU", "throughput"]
+    headers = ["prompt", "cpp", "dcpp", "vpp", "annealed", "tuned V", "CPU", "over vpp"]
     if placement == "all":
-        headers += ["annealed", "tuned", "best of each placement", "below bound", "CPU"]
+        headers += ["annealed", "tuned", "over vpp", "best of each placement", "below bound", "CPU"]
     return table(headers, rows)
+
+
+def reference(cost: CostModel, annealed: Mapping[int, tuple[float, ...]], pp: int, tokens: int) -> str:
+    """What annealing reached, where that was tried: at the costs without communication."""
+    if cost != _compute() or pp not in annealed or tokens not in LENGTHS:
+        return ""
+    return f"{annealed[pp][LENGTHS.index(tokens)]:.3f}"
 
 
 def best_fixed(cost: CostModel, pp: int, tokens: int, strategy: str) -> Outcome:
