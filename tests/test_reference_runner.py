@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,10 +69,12 @@ class Rank:
     schedule: Schedule
     runner: Runner
     program: Program
-    arrived: dict[int, deque[Buffer]]
+    arrived: dict[int, list[Buffer]]  # what has been sent on each channel, in order
     skip: frozenset[int] = frozenset()
     position: int = 0
     batches: dict[int, Any] = field(default_factory=dict)
+    numbers: dict[int, int] = field(default_factory=dict)  # RECV, by index -> which of its channel's transfers it is
+    received: dict[int, int] = field(default_factory=dict)  # RECVs posted so far, by channel
     tokens: list[tuple[int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -110,12 +111,14 @@ class Rank:
             case Send(chunk, _, _, channel, buffer):
                 rows = self.schedule.chunks[chunk].tokens
                 self.arrived[channel].append(tuple(tensor[:rows].clone() for tensor in self.buffers[buffer]))
+            case Recv(channel=channel):
+                self.numbers[self.position] = self.received.get(channel, 0)
+                self.received[channel] = self.numbers[self.position] + 1
             case Wait(of) if isinstance(posted := self.program[of], Recv):
-                if not self.arrived[posted.channel]:
+                arrived, number = self.arrived[posted.channel], self.numbers[of]
+                if number >= len(arrived):
                     return False
-                for tensor, rows in zip(
-                    self.buffers[posted.buffer], self.arrived[posted.channel].popleft(), strict=True
-                ):
+                for tensor, rows in zip(self.buffers[posted.buffer], arrived[number], strict=True):
                     tensor[: len(rows)] = rows
             case Sample(chunk, buffer):
                 self.tokens.extend(self.runner.sample(self.batches[chunk], self.buffers[buffer]))
@@ -143,7 +146,7 @@ def run(
     found: Logits = {}
     runners = [runner(schedule, rank, config, found, **options) for rank in range(schedule.pp)]
     warm(schedule, runners, 7)
-    channels: dict[int, deque[Buffer]] = {channel.id: deque() for channel in schedule.channels}
+    channels: dict[int, list[Buffer]] = {channel.id: [] for channel in schedule.channels}
     ranks = [
         Rank(schedule, each, program, channels, skip) for each, program in zip(runners, schedule.programs, strict=True)
     ]
