@@ -31,7 +31,10 @@ class Journal:
         self.program, self.clock = program, clock
         self.origin = 0.0
         """When the run started, on the common clock."""
-        self._file = (folder / f"rank-{rank}-tp-{tp_rank}.jsonl").open("w", encoding="utf-8")
+        try:
+            self._file = (folder / f"rank-{rank}-tp-{tp_rank}.jsonl").open("w", encoding="utf-8")
+        except OSError as error:
+            raise _unwritable(folder, error) from None
         self._times = array("d")  # start and end of each instruction
         self._header = {
             "format": FORMAT,
@@ -82,4 +85,8 @@ def make_folder(folder: Path, schedule_file: str) -> None:
         beside.write_bytes(Path(schedule_file).read_bytes())
         beside.replace(folder / "schedule.json")
     except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", file=str(folder), remedy="name a folder") from None
+        raise _unwritable(folder, error) from None
+
+
+def _unwritable(folder: Path, error: OSError) -> InputError:
+    return InputError(f"cannot be written: {error.strerror}", file=str(folder), remedy="name a folder to write to")

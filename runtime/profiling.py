@@ -12,17 +12,24 @@ import torch
 
 from runtime.devices.protocol import Device
 from runtime.interpreter import Mark
+from vppc.errors import InputError
 from vppc.ir.instruction import OPS, WAIT, Program
 from vppc.ir.schedule import Schedule
 
 
 @contextmanager
 def profiled(folder: Path | None, device: Device, schedule: Schedule, rank: int, tp_rank: int) -> Iterator[Mark | None]:
-    """Profile what is done inside, into ``folder``; the mark to run instructions under. Nothing without a folder."""
+    """Profile what is done inside, into ``folder``; the mark to run instructions under. Nothing without a folder.
+
+    Raises InputError when the folder cannot be made.
+    """
     if folder is None:
         yield None
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot be made: {error.strerror}", file=str(folder), remedy="name a folder") from None
     program = schedule.programs[rank]
     name = f"rank-{rank}-tp-{tp_rank}"
     if device.name == "npu":

@@ -126,6 +126,7 @@ class Session:
             self._execute(interpreter, journal)
         ends = self.world.gather((interpreter.tokens, interpreter.seconds))
         if journal is not None:
+            self._watchdog.on_end = _nothing
             journal.close()
         tokens = tuple(token for tokens, _ in ends for token in tokens)
         return Outcome(schedule, tokens, max(seconds for _, seconds in ends))
@@ -140,7 +141,6 @@ class Session:
             self._watchdog.on_end = journal.close
         time.sleep(max(0.0, origin - clock.now()))
         interpreter.run(origin)
-        self._watchdog.on_end = _nothing
 
     def cancel(self, request: int) -> None:
         """Compute nothing more for a request, by index, on this process; from any thread, while it runs.
@@ -156,14 +156,15 @@ class Session:
 
     def _fail(self, error: BaseException) -> NoReturn:
         """End all processes because of an exception in this one."""
-        dependent = self.position.depends and isinstance(error, RuntimeError) and not out_of_memory(error)
-        if not (dependent or isinstance(error, VppcError | KeyboardInterrupt) or out_of_memory(error)):
-            traceback.print_exception(error)  # a bug, of a runner's perhaps: whoever mends it needs to know where
+        expected = isinstance(error, VppcError | KeyboardInterrupt) or out_of_memory(error)
+        dependent = self.position.depends and isinstance(error, RuntimeError) and not expected
+        # of a bug, a runner's perhaps, whoever mends it needs to know where
+        trace = "" if expected else "".join(traceback.format_exception(error))
         message = described(error)
-        if self.position.where() is not None:
+        if self.position.where() is not None or not isinstance(error, VppcError):
             message = f"{self.position}: {message}"
         status = error.exit_status if isinstance(error, VppcError) else 1
-        self._watchdog.fail(Verdict(status, message), dependent=dependent)
+        self._watchdog.fail(Verdict(status, message), dependent=dependent, trace=trace)
 
     def _links(self, schedule: Schedule, runner: Runner) -> Mapping[int, Link]:
         def opening(channel: Channel) -> None:

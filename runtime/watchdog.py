@@ -49,11 +49,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Why the main thread cannot go on; whether another process may have caused it; and when."""
+    """Why the main thread cannot go on; whether another process may have caused it; when; and the traceback."""
 
     verdict: Verdict
     dependent: bool
     when: float
+    trace: str = ""
 
 
 class Watchdog:
@@ -118,13 +119,13 @@ class Watchdog:
         self._wake.set()
         self._gone.wait(self.limits.silence)
 
-    def fail(self, verdict: Verdict, *, dependent: bool) -> NoReturn:
+    def fail(self, verdict: Verdict, *, dependent: bool, trace: str = "") -> NoReturn:
         """End the run because the main thread cannot go on.
 
         ``dependent``: another process may have caused it (a transfer fails where the other end dies), so that those
-        get the time of some beats to be found dead.
+        get the time of some beats to be found dead. ``trace`` is printed where this is the reason in the end.
         """
-        self._failure = _Failure(verdict, dependent, time.monotonic())
+        self._failure = _Failure(verdict, dependent, time.monotonic(), trace)
         while True:  # the judge ends the process
             time.sleep(60)
 
@@ -253,6 +254,8 @@ class Watchdog:
         self._exit(self._verdict or verdict)
 
     def _exit(self, verdict: Verdict) -> NoReturn:
+        if self._failure is not None and self._failure.verdict == verdict:
+            sys.stderr.write(self._failure.trace)
         sys.stderr.write(f"vppc-run: {verdict.message}\n")
         sys.stderr.flush()
         self._kill_the_silent()

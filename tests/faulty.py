@@ -67,6 +67,11 @@ def divide() -> None:
     raise ZeroDivisionError("no such quotient")
 
 
+def complain() -> None:
+    """As torch does."""
+    raise RuntimeError("mat1 and mat2 do not go together")
+
+
 def exhaust() -> None:
     raise MemoryError
 
@@ -76,7 +81,7 @@ def exhaust_torch() -> None:
 
 
 ACTIONS: dict[str, Callable[[], None]] = {
-    each.__name__: each for each in (die, die_soon, stop, pause, hang, say, divide, exhaust, exhaust_torch)
+    each.__name__: each for each in (die, die_soon, stop, pause, hang, say, divide, complain, exhaust, exhaust_torch)
 }
 
 
@@ -148,9 +153,16 @@ def _dies_loading(arguments: Arguments, schedule: Schedule, place: Place) -> Run
     return NullRunner(schedule)
 
 
+def _fails_loading(arguments: Arguments, schedule: Schedule, place: Place) -> Runner:
+    if place.rank == 1:
+        complain()
+    return NullRunner(schedule)
+
+
 RUNNERS: dict[str, Callable[[Arguments, Schedule, Place], Runner]] = {
     "wide": lambda arguments, schedule, place: Wide(schedule),
     "nan": lambda arguments, schedule, place: Nan(schedule),
     "dies loading": _dies_loading,
-    **{name: _failing(name) for name in ("divide", "exhaust", "exhaust_torch", "hang")},
+    "fails loading": _fails_loading,
+    **{name: _failing(name) for name in ("divide", "complain", "exhaust", "exhaust_torch", "hang")},
 }

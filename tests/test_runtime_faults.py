@@ -161,6 +161,20 @@ class TestExceptions:
         assert "Traceback" not in ended.err[0]
         assert ended.seconds < TIMEOUT
 
+    @pytest.mark.parametrize(("runner", "tp"), [("complain", 1), ("complain", 2), ("fails loading", 1)])
+    def test_of_torch(self, runner: str, tp: int, plan: Path, tmp_path: Path) -> None:
+        """A RuntimeError could also be a transfer's, whose other end has died; nobody has."""
+        ended = start(tmp_path, plan, [], "--tp", str(tp), runner=runner, size=2 * tp).ended()
+        assert ended.statuses == [1] * 2 * tp
+        where = r"instruction \d+ of \d+, FORWARD .*" if runner == "complain" else "its start, making its runner"
+        for err in ended.err:
+            assert re.search(
+                rf"^vppc-run: rank 1( \(tp rank [01]\))? at {where}: RuntimeError: mat1", err, re.MULTILINE
+            )
+        assert ["Traceback" in err for err in ended.err].count(True) == 1
+        assert "faulty.py" in "".join(ended.err[tp:])
+        assert ended.seconds < TIMEOUT
+
     def test_not_finite(self, plan: Path, tmp_path: Path) -> None:
         ended = start(tmp_path, plan, [], "--check-finite", runner="nan").ended()
         failed(ended, [1, 1], r"rank 1 at instruction \d+ of \d+, FORWARD c2 s1 .* \(request r0\): wrote 1 values of 1")
@@ -199,6 +213,12 @@ class TestInputs:
         ended = World(tmp_path, 2, main, lambda process: (arguments,)).ended()
         assert ended.statuses == [2, 2], ended.err
         assert all(str(file) in err and "Traceback" not in err for err in ended.err)
+
+    @pytest.mark.parametrize("option", ["--journal", "--profile"])
+    def test_a_folder_that_cannot_be_made(self, option: str, plan: Path, tmp_path: Path) -> None:
+        (tmp_path / "taken").touch()
+        ended = start(tmp_path, plan, [], option, str(tmp_path / "taken" / "folder")).ended()
+        failed(ended, [2, 2], f"{tmp_path}/taken/folder: cannot be ")
 
     def test_a_port_in_use(self, plan: Path, tmp_path: Path) -> None:
         """By a stranger who listens and never answers."""
