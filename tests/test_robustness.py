@@ -6,18 +6,29 @@ Every case ends with exit status 0, 1 or 2 and one message, and never in a trace
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from tests.plans import DEEPSEEK
-from vppc.cli import main
+from vppc.cli import convert, main
+from vppc.compare import Case, compare
+from vppc.costs.model import CostModel
 from vppc.errors import InputError
 from vppc.ir.schedule import Chunk, Model, Request, Schedule, Stage
 from vppc.json_text import loads
 from vppc.passes import chunking, layout
 from vppc.passes.chunking import FixedChunks
 from vppc.passes.layout import Layout
+from vppc.passes.strategies import Options
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
@@ -270,3 +281,96 @@ def test_costs_of_another_model_break_a_rule_in_every_command(plan: Path, capsys
         status, _, err = run(capsys, command, plan)
         assert status == 1
         assert err.startswith(f"vppc: {plan}: S6 cost.layers: the counts add up to 5 layers, but the model has 4\n")
+
+
+# Streams that are closed, full or strange
+
+
+def vppc(*arguments: str | Path, redirect: str) -> subprocess.CompletedProcess[str]:
+    """The program, run by a shell that redirects its output."""
+    command = [sys.executable, "-m", "vppc", *map(str, arguments)]
+    return subprocess.run(
+        ["sh", "-c", f'"$@" {redirect}', "sh", *command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("redirect", "status", "message"),
+    [
+        (">&-", 2, "vppc: stdout: cannot be written: it is closed\n"),
+        (">/dev/full", 2, "vppc: stdout: cannot be written: No space left on device\n"),
+        (">&- 2>&-", 2, ""),
+        (">/dev/null 2>&-", 0, ""),
+    ],
+)
+def test_a_closed_or_full_output(redirect: str, status: int, message: str, plan: Path) -> None:
+    ended = vppc("show", plan, redirect=redirect)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (status, "", message)
+
+
+def test_help_that_cannot_be_written() -> None:
+    ended = vppc("--help", redirect=">/dev/full")
+    assert (ended.returncode, ended.stderr) == (2, "vppc: stdout: cannot be written: No space left on device\n")
+
+
+def test_progress_and_errors_without_stderr() -> None:
+    one = ("compare", "--cost", DEEPSEEK, "--tokens", "9000", "--chunk-size", "9000", "--strategy", "cpp")
+    assert vppc(*one, redirect="2>&-").returncode == 0
+    for redirect in ("2>&-", "2>/dev/full"):
+        assert vppc("verify", "nothing", redirect=redirect).returncode == 2
+        assert vppc("nothing", redirect=redirect).returncode == 2
+
+
+def test_names_that_would_steer_a_terminal(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(plan, strategy="\x1b[2J", requests=[{"id": "\ud800\n", "prompt_tokens": 3}])
+    for command in ("show", "simulate"):
+        status, out, _ = run(capsys, command, plan)
+        assert status == 0
+        assert out.startswith("\\x1b[2J")
+    assert "\n\\ud800\\n " in out
+    assert run(capsys, "verify", "\x1b[2J")[2] == "vppc: \\x1b[2J: cannot be read: No such file or directory\n"
+
+
+# Ends before the end
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_while_a_file_is_written(
+    number: int,
+    status: int,
+    plan: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupted(_: Schedule) -> Iterator[str]:
+        yield "half"
+        os.kill(os.getpid(), number)
+        yield "all"
+
+    monkeypatch.setitem(convert.WRITES, "json", interrupted)
+    before = plan.read_bytes()
+    assert run(capsys, "convert", plan, "-o", plan)[0] == status
+    assert list(tmp_path.iterdir()) == [plan]
+    assert plan.read_bytes() == before
+
+
+def test_too_little_memory(plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def exhausted(_: Schedule) -> str:
+        raise MemoryError
+
+    monkeypatch.setitem(convert.WRITES, "json", exhausted)
+    assert run(capsys, "convert", plan, "--to", "json") == (2, "", "vppc: the memory of this machine is not enough\n")
+
+
+class Deadly:
+    """What no process survives to be handed."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os._exit, (9,)
+
+
+def test_a_killed_process_is_no_traceback() -> None:
+    case = Case(cast(CostModel, Deadly()), 9, 1, Options())
+    with pytest.raises(InputError, match="was killed"):
+        compare([case, case], jobs=2)

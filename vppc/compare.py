@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from itertools import groupby
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from typing import Any
 
 from vppc.analysis.report import Report, predict
 from vppc.compiler import compile_schedule
 from vppc.costs.model import CostModel
-from vppc.errors import VppcError
+from vppc.errors import InputError, VppcError
 from vppc.ir.schedule import Model, Request
 from vppc.passes.strategies import Options
 
@@ -149,7 +150,17 @@ def _judged(contest: list[Case], jobs: int) -> Iterator[Outcome]:
         yield from map(judge, contest)
         return
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        yield from pool.map(judge, contest)
+        try:
+            for outcome in [pool.submit(judge, case) for case in contest]:
+                yield outcome.result()
+        except BrokenProcessPool:
+            raise InputError(
+                "a process that judged a case was killed", place="--jobs", remedy="give fewer, if memory was short"
+            ) from None
+        except BaseException:
+            for process in active_children():  # or leaving would wait for their cases
+                process.terminate()
+            raise
 
 
 def _row_of(outcome: Outcome) -> tuple[CostModel, int, str]:

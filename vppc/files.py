@@ -138,9 +138,9 @@ def _write_stdout(stdout: TextIO | None, pieces: Iterable[str]) -> None:
         stdout.writelines(pieces)
         stdout.flush()
     except BrokenPipeError:
-        _discard(stdout)
+        discard_stdout()
     except OSError as error:
-        _discard(stdout)
+        discard_stdout()
         raise InputError(f"cannot be written: {error.strerror or error}", file="stdout") from None
     except UnicodeEncodeError as error:
         raise InputError(
@@ -150,8 +150,8 @@ def _write_stdout(stdout: TextIO | None, pieces: Iterable[str]) -> None:
         ) from None
 
 
-def _discard(stdout: TextIO) -> None:
-    # What is still buffered would fail again, loudly, when the interpreter flushes it at exit.
+def discard_stdout() -> None:
+    """Forget what is still buffered for stdout: it would fail again, loudly, when the interpreter flushes at exit."""
     devnull = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, stdout.fileno())
+    os.dup2(devnull, sys.stdout.fileno())
     os.close(devnull)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
+import signal
 import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 import click
 
 from vppc import __version__
 from vppc.errors import VppcError
+from vppc.files import discard_stdout
+from vppc.render.tables import printable
 
 COMMANDS = {
     "compile": "Compile prompts into verified rank programs.",
@@ -63,11 +69,45 @@ def vppc() -> None:
     """
 
 
-def main(arguments: list[str] | None = None) -> Any:
-    """Run the command line; errors that a user can cause become one message and an exit status."""
-    gc.disable()  # a command ends soon and makes no cycles to speak of; looking for them costs a quarter of its time
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit; whatever a user or the machine can cause is one message and an exit status."""
+    gc.set_threshold(1_000_000)  # looking for cycles among a program's many objects costs a quarter of the time
+    if sys.stderr is None:  # closed by the caller, who wants no messages
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     try:
-        return vppc.main(arguments, prog_name="vppc", standalone_mode=True)
+        with _terminable():
+            status = vppc.main(arguments, prog_name="vppc", standalone_mode=False)
+    except click.ClickException as error:
+        with suppress(OSError):
+            error.show()
+        sys.exit(error.exit_code)
     except VppcError as error:
-        click.echo(f"vppc: {error}", err=True)
-        sys.exit(error.exit_status)
+        _fail(str(error), error.exit_status)
+    except click.Abort:  # Ctrl-C
+        _fail("interrupted", 128 + signal.SIGINT)
+    except MemoryError:
+        _fail("the memory of this machine is not enough", 2)
+    except OSError as error:  # of their files the commands speak themselves; this is the help, or the machine
+        discard_stdout()
+        _fail(f"{error.filename or 'stdout: cannot be written'}: {error.strerror or error}", 2)
+    sys.exit(status or 0)
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    with suppress(OSError):  # nobody can be told
+        click.echo("vppc: " + "\n".join(map(printable, message.split("\n"))), err=True)
+    sys.exit(status)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end the program as an exception does, so that no temporary file and no process is left behind."""
+
+    def leave(number: int, _: object) -> NoReturn:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -147,12 +147,17 @@ def wants_color(color: str) -> bool:
     """Colour as asked for; by itself on a terminal that can, unless NO_COLOR is set (https://no-color.org)."""
     if color != "auto":
         return color == "always"
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return (
+        sys.stdout is not None
+        and sys.stdout.isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM") != "dumb"
+    )
 
 
 def _encodable(text: str) -> bool:
     try:
-        text.encode(sys.stdout.encoding or "ascii")
+        text.encode((sys.stdout and sys.stdout.encoding) or "ascii")
     except UnicodeEncodeError:
         return False
     return True

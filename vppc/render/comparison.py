@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from vppc.compare import Outcome, Row, gain
-from vppc.render.tables import count, percent, seconds, table
+from vppc.render.tables import count, percent, printable, seconds, table
 
 _RANKS_SHOWN = 4
 """Of more ranks, only the least and the greatest bubble are shown."""
@@ -27,7 +27,7 @@ def comparison_text(rows: Sequence[Row], subject: str) -> str:
 def _heading(row: Row) -> str:
     case = row.case
     prompts = "one prompt" if case.prompts == 1 else count(case.prompts, "equal prompt")
-    name = case.cost.name or "unnamed costs"
+    name = printable(case.cost.name) or "unnamed costs"
     return f"{name}, {count(case.options.pp, 'rank')}: makespan of {prompts} by chunk size (* best)"
 
 

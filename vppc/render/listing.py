@@ -8,7 +8,7 @@ from vppc.analysis.report import Report
 from vppc.ir.assembly import instruction_lines, rank_line
 from vppc.ir.instruction import Program
 from vppc.ir.schedule import Schedule
-from vppc.render.tables import count, percent, seconds
+from vppc.render.tables import count, percent, printable, seconds
 
 TAIL = 10
 """Of a program that is cut, so many instructions are shown from the end."""
@@ -18,8 +18,8 @@ def headline(schedule: Schedule) -> Iterator[str]:
     """Two lines: the strategy on its ranks and model, and what it runs."""
     model = schedule.model
     yield (
-        f"{schedule.strategy}: {count(schedule.pp, 'rank')} x {count(schedule.vp, 'stage')}"
-        f" of {model.name}, {count(model.layers, 'layer')}"
+        f"{printable(schedule.strategy)}: {count(schedule.pp, 'rank')} x {count(schedule.vp, 'stage')}"
+        f" of {printable(model.name)}, {count(model.layers, 'layer')}"
     )
     sizes = [chunk.tokens for chunk in schedule.chunks]
     tokens = count(max(sizes, default=0), "token")

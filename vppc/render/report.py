@@ -6,7 +6,7 @@ from math import ceil
 
 from vppc.analysis.report import Report
 from vppc.ir.schedule import Schedule
-from vppc.render.tables import count, percent, seconds, table
+from vppc.render.tables import count, percent, printable, seconds, table
 
 LISTED_REQUESTS = 8
 """So many requests are listed one by one; of more, the distribution of their first tokens is shown."""
@@ -20,7 +20,7 @@ def report_text(schedule: Schedule, report: Report) -> str:
 def _summary(schedule: Schedule, report: Report) -> str:
     bound = report.bound
     what = (
-        schedule.strategy,
+        printable(schedule.strategy),
         f"{count(schedule.pp, 'rank')} x {count(schedule.vp, 'stage')}",
         count(len(schedule.requests), "request"),
         count(len(schedule.chunks), "chunk"),

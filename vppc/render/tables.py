@@ -34,13 +34,20 @@ def count(number: int, noun: str = "") -> str:
     return f"{number:,} {noun if number == 1 else noun + 's'}"
 
 
+def printable(text: str) -> str:
+    """Text from a file on one line of a terminal: characters that it would obey, or could not show, are escaped."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> str:
     """Rows of text under their headers, a rule between, columns two spaces apart, no trailing spaces or newline.
 
     ``align`` has one of ``<``, ``>`` and ``^`` a column; columns it does not reach are right-aligned. Without
     it the first column is left-aligned. Every row is as long as ``headers``.
     """
-    body = [tuple(row) for row in rows]
+    body = [tuple(map(printable, row)) for row in rows]
     columns = list(zip(headers, *body, strict=True))
     widths = [max(map(len, column)) for column in columns]
     sides = (align or "<").ljust(len(headers), ">")
