@@ -17,6 +17,7 @@ from typing import Any, cast
 import pytest
 
 from tests.plans import DEEPSEEK
+from vppc import files
 from vppc.cli import convert, main
 from vppc.compare import Case, compare
 from vppc.costs.model import CostModel
@@ -374,3 +375,8 @@ def test_a_killed_process_is_no_traceback() -> None:
     case = Case(cast(CostModel, Deadly()), 9, 1, Options())
     with pytest.raises(InputError, match="was killed"):
         compare([case, case], jobs=2)
+
+
+def test_a_file_without_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(files, "MOST_PIECES", 1)
+    assert run(capsys, "verify", "/dev/zero") == (2, "", "vppc: /dev/zero: is larger than 64 MiB\n")

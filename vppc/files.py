@@ -14,6 +14,10 @@ from typing import BinaryIO, TextIO, cast
 
 from vppc.errors import InputError
 
+_PIECE = 2**26
+MOST_PIECES = 64
+"""Of a file that is read whole, so many pieces of 64 MiB at most."""
+
 
 def source_name(path: str) -> str:
     """How messages call an input file: ``-`` is stdin."""
@@ -21,14 +25,14 @@ def source_name(path: str) -> str:
 
 
 def read_bytes(path: str) -> bytes:
-    """The bytes of a file, or of stdin for ``-``. Raises InputError when it cannot be read."""
+    """The bytes of a file, or of stdin for ``-``. Raises InputError when it cannot be read, or has no end."""
     try:
         if path != "-":
             with open(path, "rb") as stream:
-                return stream.read()
+                return _all_bytes(stream, path)
         if sys.stdin is None:
             raise InputError("cannot be read: it is closed", file="stdin")
-        return sys.stdin.buffer.read()
+        return _all_bytes(sys.stdin.buffer, "stdin")
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", file=source_name(path)) from None
 
@@ -111,6 +115,16 @@ def write_text(path: str | None, text: str | Iterable[str]) -> None:
             _replace(target, pieces)
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror or error}", file=path) from None
+
+
+def _all_bytes(stream: BinaryIO, file: str) -> bytes:
+    # piece by piece: one read of an endless device could not be interrupted
+    pieces: list[bytes] = []
+    while piece := stream.read(_PIECE):
+        pieces.append(piece)
+        if len(pieces) > MOST_PIECES:
+            raise InputError(f"is larger than {MOST_PIECES * _PIECE >> 20:,} MiB", file=file)
+    return b"".join(pieces)
 
 
 def _unpacked(stream: BufferedReader) -> BinaryIO:
