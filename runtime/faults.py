@@ -98,9 +98,15 @@ class Position:
     def depends(self) -> bool:
         """Whether other processes can make what is done here fail."""
         index, schedule = self.where(), self.schedule
-        if self.tp > 1 or index is None or schedule is None or index >= len(schedule.programs[self.rank]):
+        if self.tp > 1 or not self.running or index is None or schedule is None:
             return True
         return schedule.programs[self.rank].row(index)[0] not in (FORWARD, SAMPLE)
+
+    @property
+    def running(self) -> bool:
+        """Whether an instruction of the program is under way."""
+        index, schedule = self.where(), self.schedule
+        return index is not None and schedule is not None and index < len(schedule.programs[self.rank])
 
 
 def requests_at(schedule: Schedule, rank: int, index: int) -> tuple[int, ...]:

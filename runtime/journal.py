@@ -31,6 +31,7 @@ class Journal:
         self.program, self.clock = program, clock
         self.origin = 0.0
         """When the run started, on the common clock."""
+        self._folder = folder
         try:
             self._file = (folder / f"rank-{rank}-tp-{tp_rank}.jsonl").open("w", encoding="utf-8")
         except OSError as error:
@@ -57,10 +58,13 @@ class Journal:
         self.add(start - self.clock.offset, end - self.clock.offset)
 
     def close(self) -> None:
-        """Write everything."""
-        with self._file as file:
-            file.write(json.dumps(self._header) + "\n")
-            file.writelines(self._lines())
+        """Write everything. Raises InputError where there is no space for it."""
+        try:
+            with self._file as file:
+                file.write(json.dumps(self._header) + "\n")
+                file.writelines(self._lines())
+        except OSError as error:
+            raise _unwritable(self._folder, error) from None
 
     def _lines(self) -> Iterator[str]:
         times, origin = self._times, self.origin - self.clock.offset

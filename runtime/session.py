@@ -127,7 +127,7 @@ class Session:
         ends = self.world.gather((interpreter.tokens, interpreter.seconds))
         if journal is not None:
             self._watchdog.on_end = _nothing
-            journal.close()
+            self.world.together(journal.close)
         tokens = tuple(token for tokens, _ in ends for token in tokens)
         return Outcome(schedule, tokens, max(seconds for _, seconds in ends))
 
@@ -161,7 +161,7 @@ class Session:
         # of a bug, a runner's perhaps, whoever mends it needs to know where
         trace = "" if expected else "".join(traceback.format_exception(error))
         message = described(error)
-        if self.position.where() is not None or not isinstance(error, VppcError):
+        if self.position.running or not isinstance(error, VppcError):
             message = f"{self.position}: {message}"
         status = error.exit_status if isinstance(error, VppcError) else 1
         self._watchdog.fail(Verdict(status, message), dependent=dependent, trace=trace)

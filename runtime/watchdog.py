@@ -18,12 +18,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from runtime.board import Beat, Board, Notices, Verdict
 from runtime.faults import Position, RunFailed, State, described
 from runtime.peers import Peer
+from vppc.errors import VppcError
 
 INTERRUPTED, TERMINATED = Verdict(130, "interrupted"), Verdict(143, "terminated")
 
@@ -83,6 +85,7 @@ class Watchdog:
         self._cancel: list[tuple[int, tuple[int, ...]]] = []  # what is to be written on the board
         self._leaving, self._gone, self._wake = threading.Event(), threading.Event(), threading.Event()
         self._reader, self._writer = os.pipe()
+        self._handlers: dict[int, Any] = {}  # of signals, before
         self._talker = threading.Thread(target=self._talk, name="watchdog-talker", daemon=True)
         self._judge = threading.Thread(target=self._watch, name="watchdog-judge", daemon=True)
 
@@ -108,7 +111,7 @@ class Watchdog:
         os.set_blocking(self._writer, False)
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, lambda *_: None)
+            self._handlers[number] = signal.signal(number, lambda *_: None)
         self._spoke = self._ticked = time.monotonic()
         self._talker.start()
         self._judge.start()
@@ -118,6 +121,12 @@ class Watchdog:
         self._leaving.set()
         self._wake.set()
         self._gone.wait(self.limits.silence)
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._judge.join()
+        os.close(self._reader)
+        os.close(self._writer)
 
     def fail(self, verdict: Verdict, *, dependent: bool, trace: str = "") -> NoReturn:
         """End the run because the main thread cannot go on.
@@ -145,9 +154,10 @@ class Watchdog:
             while self.process == self.holder and self.board.left() < len(self._heard):
                 time.sleep(self.limits.interval / 4)
         except RuntimeError as error:  # what torch's stores raise
-            self._lost = error
+            if not self._leaving.is_set():
+                self._lost = error
         except Exception as error:  # noqa: BLE001 - a bug; a process that nobody watches must not go on
-            self._failure = _Failure(Verdict(1, f"{self.position}: {described(error)}"), False, time.monotonic())
+            self._failure = _Failure(self._broken(error), False, time.monotonic())
         self._gone.set()
 
     def _beat(self) -> Beat:
@@ -175,25 +185,30 @@ class Watchdog:
     # -- the judge's thread
 
     def _watch(self) -> None:
-        while not self._leaving.is_set():
-            ready, _, _ = select.select([self._reader], [], [], self.limits.interval)
-            now = time.monotonic()
-            if now - self._ticked > self.limits.quick:  # this process was stopped or starved; so was its talker
-                self._spoke = now
-            self._ticked = now
-            for number in os.read(self._reader, 64) if ready else b"":
-                self._signal(number)
-            if self._verdict is not None:
-                self._exit(self._verdict)
-            verdict = self._judgement(now)
-            if verdict is not None:
-                self._end(verdict)
+        try:
+            while not self._leaving.is_set():
+                ready, _, _ = select.select([self._reader], [], [], self.limits.interval)
+                now = time.monotonic()
+                if now - self._ticked > self.limits.quick:  # this process was stopped or starved; so was its talker
+                    self._spoke = now
+                self._ticked = now
+                for number in os.read(self._reader, 64) if ready else b"":
+                    self._signal(number)
+                if self._verdict is not None:
+                    self._exit(self._verdict)
+                verdict = self._judgement(now)
+                if verdict is not None:
+                    self._end(verdict)
+        except Exception as error:  # noqa: BLE001 - a bug; a process that nobody watches must not go on
+            self._exit(self._broken(error))
+
+    def _broken(self, error: Exception) -> Verdict:
+        return Verdict(1, f"{self.position}: its watchdog failed: {described(error)}")
 
     def _signal(self, number: int) -> None:
         if number == signal.SIGUSR1:
             lines = [f"vppc-run: {beat.place}, for {beat.since:.1f} s\n" for beat, _ in self._heard]
-            sys.stderr.write("".join(lines) or f"vppc-run: {self.position}\n")
-            sys.stderr.flush()
+            _say("".join(lines) or f"vppc-run: {self.position}\n")
         elif number == signal.SIGUSR2:
             self._cancel.append(self.on_usr2())
             self._wake.set()
@@ -254,17 +269,24 @@ class Watchdog:
         self._exit(self._verdict or verdict)
 
     def _exit(self, verdict: Verdict) -> NoReturn:
-        if self._failure is not None and self._failure.verdict == verdict:
-            sys.stderr.write(self._failure.trace)
-        sys.stderr.write(f"vppc-run: {verdict.message}\n")
-        sys.stderr.flush()
-        self._kill_the_silent()
-        self.on_end()
-        self._leaving.set()
-        self._wake.set()
-        self._gone.wait(self.limits.quick)
-        sys.stdout.flush()
-        os._exit(verdict.status)
+        try:
+            failure = self._failure
+            trace = failure.trace if failure is not None and failure.verdict == verdict else ""
+            _say(f"{trace}vppc-run: {verdict.message}\n")
+            self._kill_the_silent()
+            self._finish()
+            self._leaving.set()
+            self._wake.set()
+            self._gone.wait(self.limits.quick)
+            sys.stdout.flush()
+        finally:  # whatever it was, the process ends
+            os._exit(verdict.status)
+
+    def _finish(self) -> None:
+        try:
+            self.on_end()
+        except VppcError as error:
+            _say(f"vppc-run: {error}\n")
 
     def _kill_the_silent(self) -> None:
         """What does not beat cannot end by itself; a dead process is not there to be killed."""
@@ -274,3 +296,9 @@ class Watchdog:
             silent.append(self.holder)
         for process in silent:
             self._heard[process][0].peer.kill()
+
+
+def _say(text: str) -> None:
+    with suppress(OSError, ValueError):  # nobody listens: stderr is a pipe whose reader is gone, or closed
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -58,6 +58,14 @@ def hang() -> None:
     time.sleep(1000)
 
 
+def unheard() -> None:
+    """Nobody reads what the process writes any more."""
+    reader, writer = os.pipe()
+    os.dup2(writer, 2)
+    os.close(writer)
+    os.close(reader)
+
+
 def say() -> None:
     sys.stderr.write("here\n")
     sys.stderr.flush()
@@ -81,7 +89,8 @@ def exhaust_torch() -> None:
 
 
 ACTIONS: dict[str, Callable[[], None]] = {
-    each.__name__: each for each in (die, die_soon, stop, pause, hang, say, divide, complain, exhaust, exhaust_torch)
+    each.__name__: each
+    for each in (die, die_soon, stop, unheard, pause, hang, say, divide, complain, exhaust, exhaust_torch)
 }
 
 

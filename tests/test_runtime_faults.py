@@ -188,6 +188,22 @@ class TestExceptions:
         failed(ended, [1, 1], f"{place(1, first(1, Forward))}: out of memory")
         assert "  hint: smaller chunks, or fewer in flight\n" in ended.err[0]
 
+    def test_nobody_reads_the_message(self, plan: Path, tmp_path: Path) -> None:
+        """A launcher that was killed leaves pipes without a reader."""
+        faults = [Fault(process, 1, BEFORE, ("unheard",)) for process in (0, 1)]
+        assert start(tmp_path, plan, faults, runner="divide").ended().statuses == [1, 1]
+
+    @pytest.mark.parametrize(("runner", "status"), [("divide", 1), ("", 2)])
+    def test_no_space_for_the_journal(self, runner: str, status: int, plan: Path, tmp_path: Path) -> None:
+        """Whether it is written because the run has failed or because it is over."""
+        folder = tmp_path / "journal"
+        folder.mkdir()
+        (folder / "rank-0-tp-0.jsonl").symlink_to("/dev/full")
+        ended = start(tmp_path, plan, [], "--journal", str(folder), runner=runner).ended()
+        assert ended.statuses == [status, status]
+        assert f"{folder}: cannot be written: No space left on device" in ended.err[0]
+        assert len((folder / "rank-1-tp-0.jsonl").read_text().splitlines()) > 1
+
 
 class TestInputs:
     def test_another_file_on_one_rank(self, plan: Path, tmp_path: Path) -> None:
