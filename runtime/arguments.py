@@ -6,13 +6,14 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-RUNNERS = ("reference", "timed", "null")
+RUNNERS = ("reference", "timed", "null", "vllm")
 DEVICES = ("auto", "cpu", "cuda", "npu")
 
 EPILOG = """\
 examples:
   torchrun --nproc-per-node 2 -m runtime plan.json
   torchrun --nproc-per-node 2 -m runtime plan.json --runner timed --journal out/run
+  torchrun --nproc-per-node 2 -m runtime plan.json --runner vllm --model checkpoint
   python -m runtime --selftest --help
 
 signals, to the process of any rank: USR1 prints where every rank stands; USR2 cancels the requests that the rank
@@ -53,7 +54,8 @@ def parse(arguments: list[str]) -> Arguments:
         "--runner",
         choices=RUNNERS,
         default="reference",
-        help="reference: a real decoder; timed: as long as the cost file says; null: nothing (default: reference)",
+        help="reference: a real decoder; vllm: the checkpoint on vLLM's model runner; timed: as long as the cost file "
+        "says; null: nothing (default: reference)",
     )
     parser.add_argument("--model", metavar="DIR", help="Hugging Face checkpoint folder (default: a small seeded model)")
     parser.add_argument("--tp", type=_positive, default=1, metavar="T", help="processes a rank (default: 1)")

@@ -21,6 +21,7 @@ from runtime.runners.null import NullRunner
 from runtime.runners.protocol import Runner
 from runtime.runners.reference import ReferenceRunner
 from runtime.runners.timed import TimedRunner
+from runtime.runners.vllm import make_vllm_runner
 from vppc.errors import InputError
 from vppc.ir.schedule import Schedule
 
@@ -45,6 +46,8 @@ def make_runner(arguments: Arguments, schedule: Schedule, place: Place) -> Runne
         return NullRunner(schedule)
     if arguments.runner == "timed":
         return timed_runner(arguments, schedule, place)
+    if arguments.runner == "vllm":
+        return make_vllm_runner(arguments, schedule, place)
     return reference_runner(arguments, schedule, place)
 
 

@@ -27,8 +27,7 @@ from runtime.prefixes import scratch, warm_prefixes
 from runtime.profiling import profiled
 from runtime.program import Loaded, load_together
 from runtime.reference.parallel import ALONE, TensorParallel
-from runtime.runners.protocol import Buffer, Runner
-from runtime.runners.reference import ReferenceRunner
+from runtime.runners.protocol import Buffer, PrefixRunner, Runner
 from runtime.runners.timed import TimedRunner
 from runtime.watchdog import Watchdog
 from runtime.world import World
@@ -104,7 +103,7 @@ class Session:
         self.position.prepare("making its runner", State.IDLE)
         runner = self.world.together(lambda: make(arguments, schedule, place))
         links = self._links(schedule, runner)
-        if isinstance(runner, ReferenceRunner):
+        if isinstance(runner, PrefixRunner):
             self.position.prepare("computing the cached prefixes", State.IDLE)
             warm_prefixes(schedule, self.rank, runner, links, self.device.torch_device)
         journal = self.world.together(lambda: self._journal(arguments, loaded, clock))

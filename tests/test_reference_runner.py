@@ -14,6 +14,7 @@ from checkpoints import CONFIGS
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from runtime.prefixes import prefix_parts
 from runtime.reference.batch import Batch
 from runtime.reference.config import ModelConfig, small_model
 from runtime.reference.config_json import parse_config
@@ -128,7 +129,7 @@ class Rank:
 
 def warm(schedule: Schedule, runners: Sequence[ReferenceRunner], max_tokens: int) -> None:
     """Every piece of every cached prefix through all stages in order, as an interpreter is asked to."""
-    for part in runners[0].prefix_parts(max_tokens):
+    for part in prefix_parts(schedule, max_tokens):
         batches = [each.prepare_prefix(part) for each in runners]
         here: Buffer | None = None
         for stage, rank in enumerate(schedule.stage_ranks):
@@ -405,8 +406,7 @@ class TestPrepared:
 
     def test_prefixes_are_cut_to_fit_a_buffer(self) -> None:
         schedule = compiled([(20, 0), (20, 13), (20, 6)], 2, strategy="cpp", pp=1, chunk_size=8)
-        each = runner(schedule, 0, model("llama", 2), {})
-        assert each.prefix_parts(6) == (Part(1, 0, 6), Part(1, 6, 6), Part(1, 12, 1), Part(2, 0, 6))
+        assert prefix_parts(schedule, 6) == (Part(1, 0, 6), Part(1, 6, 6), Part(1, 12, 1), Part(2, 0, 6))
 
 
 class TestInputs:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
+
+    from vppc.ir.schedule import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,4 +56,17 @@ class Runner(Protocol):
 
     def release(self, request: int) -> None:
         """Forget a request's KV cache; called once, after its last part at this rank."""
+        ...
+
+
+@runtime_checkable
+class PrefixRunner(Runner, Protocol):
+    """A runner that computes cached prefixes before the clock starts.
+
+    A piece of a prefix goes through all stages in order, as a chunk does, with :meth:`prepare_prefix` in place of
+    :meth:`prepare`; the last stage writes nothing.
+    """
+
+    def prepare_prefix(self, part: Part) -> Any:
+        """What the stages need of a piece of a cached prefix."""
         ...

