@@ -1,0 +1,1 @@
+"""Serving: programs that grow while requests come, and what that comes to."""
