@@ -12,10 +12,10 @@ so that the runtime's timed runner uses the same numbers; :mod:`vppc.costs.docum
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from vppc.ir.schedule import Chunk, Part, Request, Schedule
+from vppc.ir.schedule import Chunk, Part, Request, Schedule, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +86,25 @@ class OpCosts:
     @classmethod
     def of(cls, schedule: Schedule, cost: CostModel) -> OpCosts:
         """Price every (chunk, stage) of a schedule that has chunks and stages."""
-        stage_kinds = [_kinds_between(cost.layers, *stage.layers) for stage in schedule.stages]
+        return Prices(schedule.stages, cost).of(schedule.chunks, [r.prompt_tokens for r in schedule.requests])
+
+
+class Prices:
+    """What chunks cost on given stages, for chunks that come one after another."""
+
+    def __init__(self, stages: Sequence[Stage], cost: CostModel) -> None:
+        self.cost = cost
+        stage_kinds = [_kinds_between(cost.layers, *stage.layers) for stage in stages]
         topks = sorted({kind.topk for kinds in stage_kinds for _, kind in kinds if kind.topk})
-        stages = [_coefficients(kinds, topks, cost.launch) for kinds in stage_kinds]
+        self._stages = [_coefficients(kinds, topks, cost.launch) for kinds in stage_kinds]
+
+    def of(self, chunks: Iterable[Chunk], ends: Sequence[int] | Mapping[int, int]) -> OpCosts:
+        """Price the chunks; ``ends`` are the prompt tokens of their requests, by index."""
+        cost, stages = self.cost, self._stages
         seconds: list[float] = []
         collective: list[float] = []
         transfer: list[float] = []
-        ends = [request.prompt_tokens for request in schedule.requests]
-        for chunk in schedule.chunks:
+        for chunk in chunks:
             n = p = dense = sampled = 0
             for part in chunk.parts:
                 tokens, start = part.tokens, part.start
@@ -113,7 +124,7 @@ class OpCosts:
             if sampled:
                 seconds[-1] += cost.head.fixed + cost.head.per_token * sampled
             transfer.append(cost.transfer.fixed + cost.transfer.per_token * n)
-        return cls(seconds, collective, transfer)
+        return OpCosts(seconds, collective, transfer)
 
 
 def layer_seconds(cost: CostModel, first: int, last: int, parts: Iterable[Part]) -> float:

@@ -1,0 +1,304 @@
+"""The pipeline on a clock: requests come and go, and chunks are made of them when rank 0 is free, not before.
+
+:class:`Pipeline` is what the serving simulator drives and what the incremental compiler emits instructions of:
+
+    pipeline = Pipeline(header, cost, limits, policy, "vpp-packed")     header: stages and channels, see `header_of`
+    pipeline.submit(request, now)       the request comes at max(now, request.arrival)
+    pipeline.cancel(request_id, now)
+    pipeline.run(before)                commits all that starts before that time; inf: all
+    pipeline.next_event()               when something can start next; inf when nothing is left
+    pipeline.take_committed()           what was committed since the last time: requests, chunks, operations, cancelled
+    pipeline.take_finished()            the first tokens since the last time
+
+Times are seconds of one clock, which never goes back. What has been taken is forgotten, so memory stays flat.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import inf
+from typing import NamedTuple
+
+from vppc.costs.model import CostModel, Prices
+from vppc.errors import InputError
+from vppc.ir.schedule import Chunk, Model, Part, Request, Schedule
+from vppc.passes.admission import default_in_flight
+from vppc.passes.layout import Layout
+from vppc.passes.list_schedule import ListScheduler, Ran
+from vppc.passes.strategies import Options, layout_of
+from vppc.serving.batching import Batcher, ChunkRule, Fixed, Limits, Share
+from vppc.serving.policy import Policy, Queue, Waiting
+
+
+class QueueFull(InputError):
+    """The queue takes no more requests at present."""
+
+
+class FirstToken(NamedTuple):
+    """A request (``request`` is its index) whose prompt is through: when it came, when its first chunk started, and
+    when its token was made."""
+
+    id: str
+    request: int
+    came: float
+    started: float
+    made: float
+
+
+class Committed(NamedTuple):
+    """What was decided: new requests (their indices go on counting), chunks and whether each makes a token,
+    operations by start, and the indices of requests that are cancelled with a part of their prompt in no chunk."""
+
+    requests: tuple[Request, ...]
+    chunks: tuple[Chunk, ...]
+    samples: tuple[bool, ...]
+    operations: tuple[Ran, ...]
+    cancelled: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Running:
+    """A request with chunks in the pipeline."""
+
+    waiting: Waiting
+    started: float
+    chunks: int = 0
+    """Its chunks in flight."""
+    cancelled: bool = False
+
+
+class _InFlight(NamedTuple):
+    requests: tuple[int, ...]
+    ending: tuple[int, ...]
+
+
+def header_of(options: Options, model: Model) -> Schedule:
+    """The stages and channels of a strategy, without requests. Raises InputError."""
+    placement, vp, _ = layout_of(options)
+    return Layout(placement, vp, options.split, options.ranges)(Schedule(options.strategy, model, options.pp, 1))
+
+
+class Pipeline:
+    """The ranks on a clock, with the queue in front of them. Raises InputError for limits that cannot work."""
+
+    def __init__(
+        self,
+        setup: Schedule,
+        cost: CostModel,
+        limits: Limits,
+        policy: Policy,
+        strategy: str,
+        rule: ChunkRule | None = None,
+    ) -> None:
+        self.limits, self.policy = limits, policy
+        self.in_flight_limit = _in_flight(setup, limits, policy, strategy)
+        self._barrier = strategy in ("vpp", "vpp-async")
+        self._batcher = Batcher(Queue(policy), rule or Fixed(limits.chunk_size), limits)
+        self._scheduler = ListScheduler(setup, several=policy.finish_first, source=self)
+        self._prices = Prices(setup.stages, cost)
+
+        self._numbers = 0
+        self._coming: list[tuple[float, int, Waiting]] = []  # those that have not come yet, a heap
+        self._by_id: dict[str, Waiting] = {}  # all that are not through
+        self._running: dict[int, _Running] = {}  # by index
+        self._indices = 0
+        self._ends: dict[int, int] = {}  # prompt tokens by index
+        self._group = -1
+        self._shares: list[Share] = []  # of the chunk that was proposed and not taken
+        self._proposal: Chunk | None = None
+        self._flying: deque[_InFlight] = deque()
+        self._leaving: deque[tuple[float, _InFlight]] = deque()
+        self._in_flight = 0
+        self._resident = 0
+
+        self._new_requests: list[Request] = []
+        self._new_chunks: list[Chunk] = []
+        self._samples: list[bool] = []
+        self._cancelled: list[int] = []
+        self._finished: list[FirstToken] = []
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait, those with a part of their prompt in chunks included."""
+        return len(self._batcher.queue) + len(self._coming)
+
+    def submit(self, request: Request, now: float) -> None:
+        """A request comes, now or at its later arrival.
+
+        Raises QueueFull, and InputError for an id in use, a prompt without a token to compute, and one that can
+        never be resident.
+        """
+        limit = self.limits.max_resident_tokens
+        if request.id in self._by_id:
+            raise InputError(f"the id {request.id!r} is in use", remedy="give each request an id of its own")
+        if not 0 <= request.cached_tokens < request.prompt_tokens:
+            raise InputError(
+                f"request {request.id} has {request.cached_tokens} of {request.prompt_tokens} tokens cached",
+                remedy="leave at least the last token to compute: it makes the first new one",
+            )
+        if limit is not None and request.prompt_tokens > limit:
+            raise InputError(
+                f"request {request.id} has {request.prompt_tokens} tokens, of which {limit} may be resident",
+                remedy="raise the limit on resident tokens",
+            )
+        if self.limits.max_queued is not None and self.queued - len(self._batcher.started) >= self.limits.max_queued:
+            raise QueueFull(f"{self.limits.max_queued} requests wait already", remedy="try again later")
+        comes = max(now, request.arrival)
+        waiting = Waiting(request, self._numbers, comes, request.cached_tokens)
+        self._numbers += 1
+        self._by_id[request.id] = waiting
+        heappush(self._coming, (comes, waiting.number, waiting))
+        if comes <= now:
+            self._reconsider(now)
+        self._scheduler.look(0, comes)
+
+    def cancel(self, request_id: str, now: float) -> bool:
+        """A request is given up; whether it was there and not through. What is in chunks runs on."""
+        waiting = self._by_id.pop(request_id, None)
+        if waiting is None:
+            return False
+        self._reconsider(now)
+        if waiting.index >= 0:
+            running = self._running[waiting.index]
+            running.cancelled = True
+            if waiting.left:
+                self._cancelled.append(waiting.index)
+                self._batcher.drop(waiting)
+                if not running.chunks:
+                    self._release(waiting.index)
+        elif waiting.queued:
+            self._batcher.drop(waiting)
+        waiting.gone = True
+        self._scheduler.look(0, now)
+        return True
+
+    def run(self, before: float = inf) -> None:
+        """Commit all that starts before that time."""
+        self._scheduler.run(before)
+
+    def next_event(self) -> float:
+        """When something can start next; infinite when nothing is left to do."""
+        return self._scheduler.next_look()
+
+    def take_committed(self) -> Committed:
+        """What was committed since the last time."""
+        committed = Committed(
+            tuple(self._new_requests),
+            tuple(self._new_chunks),
+            tuple(self._samples),
+            tuple(self._scheduler.take_ran()),
+            tuple(self._cancelled),
+        )
+        self._new_requests.clear()
+        self._new_chunks.clear()
+        self._samples.clear()
+        self._cancelled.clear()
+        return committed
+
+    def take_finished(self) -> list[FirstToken]:
+        """The first tokens since the last time, in the order in which they are made."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def propose(self, now: float) -> float:
+        """See :class:`vppc.passes.list_schedule.Source`."""
+        self._arrive(now)
+        self._retire(now)
+        comes = self._coming[0][0] if self._coming else inf
+        if self._in_flight >= self.in_flight_limit:
+            return self._leaving[0][0] if self._leaving else inf
+        limit = self.limits.max_resident_tokens
+        room = inf if limit is None else limit - self._resident
+        shares = self._batcher.propose(now, room, barrier=self._barrier, idle=not self._in_flight)
+        if not shares:
+            return min(comes, self._leaving[0][0]) if self._leaving else comes
+        fresh = self._indices
+        parts = []
+        for waiting, tokens in shares:
+            if waiting.index < 0:
+                waiting.index, fresh = fresh, fresh + 1
+                self._ends[waiting.index] = waiting.request.prompt_tokens
+            parts.append(Part(waiting.index, waiting.covered, tokens))
+        chunk = Chunk(tuple(parts))
+        group = self._group + (not self._batcher.started)
+        self._scheduler.extend(self._prices.of((chunk,), self._ends), (now,), (-1,), (group,))
+        self._shares, self._proposal = shares, chunk
+        return now
+
+    def take(self, now: float) -> None:
+        """See :class:`vppc.passes.list_schedule.Source`."""
+        assert self._proposal is not None
+        self._group += not self._batcher.started
+        self._batcher.take(self._shares, now)
+        for waiting, _ in self._shares:
+            if waiting.index >= self._indices:
+                self._indices = waiting.index + 1
+                self._new_requests.append(waiting.request)
+                self._running[waiting.index] = _Running(waiting, now)
+                self._resident += waiting.request.prompt_tokens
+            self._running[waiting.index].chunks += 1
+        requests = tuple(share.waiting.index for share in self._shares)
+        ending = tuple(share.waiting.index for share in self._shares if not share.waiting.left)
+        self._flying.append(_InFlight(requests, ending))
+        self._new_chunks.append(self._proposal)
+        self._samples.append(bool(ending))
+        self._in_flight += 1
+        self._shares, self._proposal = [], None
+
+    def finish(self, start: float, end: float) -> None:
+        """See :class:`vppc.passes.list_schedule.Source`."""
+        flying = self._flying.popleft()
+        for index in flying.ending:
+            running = self._running[index]
+            if not running.cancelled:
+                waiting = running.waiting
+                self._by_id.pop(waiting.request.id, None)
+                self._finished.append(FirstToken(waiting.request.id, index, waiting.since, running.started, end))
+        self._leaving.append((end, flying))
+        self._scheduler.look(0, end)
+
+    def _arrive(self, now: float) -> None:
+        while self._coming and self._coming[0][0] <= now:
+            _, _, waiting = heappop(self._coming)
+            if not waiting.gone:
+                self._batcher.queue.add(waiting)
+
+    def _retire(self, now: float) -> None:
+        """Chunks that have finished by now make room."""
+        while self._leaving and self._leaving[0][0] <= now:
+            _, flying = self._leaving.popleft()
+            self._in_flight -= 1
+            for index in flying.requests:
+                running = self._running[index]
+                running.chunks -= 1
+                if not running.chunks and (running.cancelled or not running.waiting.left):
+                    self._release(index)
+
+    def _release(self, index: int) -> None:
+        running = self._running.pop(index)
+        del self._ends[index]
+        self._resident -= running.waiting.request.prompt_tokens
+
+    def _reconsider(self, now: float) -> None:
+        """Withdraw the chunk that was proposed and not taken: there may be a better one now."""
+        if self._proposal is None:
+            return
+        self._scheduler.withdraw()
+        for waiting, _ in self._shares:
+            if waiting.index >= self._indices:
+                del self._ends[waiting.index]
+                waiting.index = -1
+        self._batcher.give_back(self._shares, now)
+        self._shares, self._proposal = [], None
+
+
+def _in_flight(setup: Schedule, limits: Limits, policy: Policy, strategy: str) -> int:
+    """How many chunks may be in flight: what the limits say, else as many as there are ranks on a straight placement,
+    and what the order needs on others."""
+    ranks = setup.stage_ranks
+    packed = strategy == "vpp-packed" and policy.packed
+    least = setup.pp if setup.vp == 1 else default_in_flight(ranks, packed)
+    asked = limits.max_in_flight or least
+    return asked if limits.max_buffers is None else min(asked, limits.max_buffers - 1)
