@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from vppc.compare import Case, Outcome, judge
+from vppc.compare import Case, Outcome, equal_prompts, judge
 from vppc.costs.document import read_cost
 from vppc.costs.model import CostModel, Linear
 from vppc.ir.schedule import Model, Request
@@ -85,7 +85,7 @@ def reference(cost: CostModel, annealed: Mapping[int, tuple[float, ...]], pp: in
 def best_fixed(cost: CostModel, pp: int, tokens: int, strategy: str) -> Outcome:
     """A strategy at the chunk size that suits it best."""
     sizes = [size for size in SIZES if size <= tokens and tokens // size <= 512]
-    cases = [Case(cost, tokens, 1, Options(strategy=strategy, pp=pp, chunk_size=size)) for size in sizes]
+    cases = [Case(cost, equal_prompts(tokens), Options(strategy=strategy, pp=pp, chunk_size=size)) for size in sizes]
     return min(map(judge, cases), key=lambda outcome: outcome.makespan)
 
 

@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from tests.plans import DEEPSEEK, compiled, price
-from vppc.cli import main
-from vppc.compare import Case, Outcome, Row, cases, compare, gain, judge
+from vppc.cli import main, vppc
+from vppc.compare import Case, Outcome, Row, cases, compare, equal_prompts, gain, judge
+from vppc.compiler import compile_schedule
 from vppc.costs.document import cost_json
 from vppc.costs.model import CostModel, LayerCost
+from vppc.ir.schedule import Model, Request
 from vppc.passes.strategies import Options
 
 UNIT = CostModel((LayerCost(4, per_pair=1.0),), name="unit")
@@ -19,11 +23,14 @@ UNIT = CostModel((LayerCost(4, per_pair=1.0),), name="unit")
 
 
 def contest(*strategies: str, tokens: tuple[int, ...] = (4,), sizes: tuple[int, ...] = (1, 2)) -> list[Case]:
-    return list(cases([UNIT], tokens, [Options(strategy=strategy) for strategy in strategies], sizes))
+    queues = [equal_prompts(each) for each in tokens]
+    return list(cases(UNIT, queues, [Options(strategy=strategy) for strategy in strategies], sizes))
 
 
 def test_cases_are_every_combination_in_order() -> None:
-    met = [(case.tokens, case.contestant, case.options.chunk_size) for case in contest("cpp", "dcpp", tokens=(4, 6))]
+    met = [
+        (case.queue.longest, case.contestant, case.options.chunk_size) for case in contest("cpp", "dcpp", tokens=(4, 6))
+    ]
     assert met == [
         (tokens, contestant, size) for tokens in (4, 6) for contestant in ("cpp", "dcpp (offline)") for size in (1, 2)
     ]
@@ -51,12 +58,12 @@ def test_the_best_is_the_quickest_and_of_equals_the_first() -> None:
 
 
 def test_several_prompts_wait_together() -> None:
-    (case,) = cases([UNIT], [4], [Options(strategy="vpp-packed")], [1], prompts=3)
+    (case,) = cases(UNIT, [equal_prompts(4, 3)], [Options(strategy="vpp-packed")], [1])
     assert judge(case).report == price(compiled("vpp-packed", (4, 4, 4), 2, UNIT, chunk_size=1))
 
 
 def test_a_refused_case_says_why_and_has_no_gain() -> None:
-    refused = judge(Case(UNIT, 4, 1, Options(pp=5, strategy="cpp", chunk_size=1)))
+    refused = judge(Case(UNIT, equal_prompts(4), Options(pp=5, strategy="cpp", chunk_size=1)))
     assert "5 stages cannot share 4 layers" in refused.refusal
     assert gain(refused, judge(contest("cpp")[0])) is None
     assert Row((refused,)).json()["best_chunk_size"] is None
@@ -88,18 +95,18 @@ def unit(tmp_path: Path) -> Path:
 SHOWN = """\
 unit, 2 ranks: makespan of one prompt by chunk size (* best)
 
-prompt  strategy                     1      2  chunks  tokens/s  efficiency  bubble of ranks
-------  -----------------------  -----  -----  ------  --------  ----------  ---------------
-     4  cpp                      28 s*  34 s        4     0.143       71.4%      28.6% 28.6%
-     4  dcpp (wait, 0 warm-ups)  28 s*  34 s        4     0.143       71.4%      28.6% 28.6%
-     4  vpp-async                25 s*  31 s        4      0.16       80.0%      20.0% 20.0%
+prompts  strategy                     1      2  chunks  tokens/s  efficiency  bubble of ranks
+-------  -----------------------  -----  -----  ------  --------  ----------  ---------------
+      4  cpp                      28 s*  34 s        4     0.143       71.4%      28.6% 28.6%
+      4  dcpp (wait, 0 warm-ups)  28 s*  34 s        4     0.143       71.4%      28.6% 28.6%
+      4  vpp-async                25 s*  31 s        4      0.16       80.0%      20.0% 20.0%
 
 vpp-async gains over
 
-prompt  strategy                      1      2  each at its best
-------  -----------------------  ------  -----  ----------------
-     4  cpp                      +12.0%  +9.7%            +12.0%
-     4  dcpp (wait, 0 warm-ups)  +12.0%  +9.7%            +12.0%
+prompts  strategy                      1      2  each at its best
+-------  -----------------------  ------  -----  ----------------
+      4  cpp                      +12.0%  +9.7%            +12.0%
+      4  dcpp (wait, 0 warm-ups)  +12.0%  +9.7%            +12.0%
 """
 
 
@@ -184,6 +191,107 @@ def test_the_output_file(unit: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     target = tmp_path / "table.txt"
     assert run(capsys, "--cost", unit, "--strategy", "cpp", *SMALL, "-o", target) == (0, "", "")
     assert target.read_text().startswith("unit, 2 ranks: makespan")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "edge"),
+    [((1, 2), None), ((2, 4), "smaller"), ((4, 2), "smaller"), ((4,), None), ((1, 2, 3), None)],
+)
+def test_the_best_at_the_edge_of_the_sizes_says_so(sizes: tuple[int, ...], edge: str | None) -> None:
+    """Chunks of one token are the best here, and there are none smaller."""
+    (row,) = compare(contest("cpp", tokens=(8,), sizes=sizes))
+    assert row.edge == row.json()["may_be_better"] == edge
+
+
+def test_larger_chunks_are_offered_up_to_the_prompt() -> None:
+    """A fixed cost alone makes the largest chunks the best."""
+    fixed = CostModel((LayerCost(4, fixed=1.0),))
+    for sizes, edge in (((1, 2), "larger"), ((2, 8), None)):
+        (row,) = compare(cases(fixed, [equal_prompts(8)], [Options(strategy="vpp-async")], sizes))
+        assert (row.best.case.options.chunk_size, row.edge) == (sizes[-1], edge)
+
+
+def test_the_edge_is_printed(unit: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ("--chunk-size", "2", "--chunk-size", "4")
+    _, out, _ = run(capsys, "--cost", unit, "--strategy", "cpp", "--strategy", "vpp", "--tokens", "8", *sizes)
+    note = "smaller chunks may be better still (--chunk-size): the smallest are best for cpp at 8; vpp at 8"
+    assert out.splitlines()[7] == note
+
+
+BIG = (
+    "--model",
+    "deepseek-v3.1",
+    "--tp",
+    "8",
+    "--weight-dtype",
+    "w8a8",
+    "--strategy",
+    "cpp",
+    "--strategy",
+    "vpp-async",
+)
+
+
+def test_what_does_not_fit_the_memory_is_no_contestant(capsys: pytest.CaptureFixture[str]) -> None:
+    """Cut experts copy every token for each expert, so it is large chunks that do not fit."""
+    sizes = ("--chunk-size", "8192", "--chunk-size", "24576")
+    status, out, err = run(capsys, *BIG, "--tokens", "512K", *sizes)
+    lines = out.splitlines()
+    assert (status, err) == (0, "")
+    assert [line.count("no room") for line in lines[4:6]] == [1, 1]
+    unfit = [line for line in lines if line.startswith("no room")]
+    assert [line.split(":")[1] for line in unfit] == [
+        f" {name}, 524,288, in chunks of 24,576 by {excess} GiB"
+        for name, excess in (("cpp", over("cpp")), ("vpp-async", over("vpp-async")))
+    ]
+    assert lines[-1] == "  hint: vppc compile with the same model, device and chunk size names what would fit"
+
+
+def over(strategy: str) -> str:
+    """By how much the plan is too large, as the refusal of compile says."""
+    given = ["--pp", "2", "--tokens", "512K", "--chunk-size", "24576", *BIG[:6], "--strategy", strategy]
+    refused = CliRunner().invoke(vppc, ["compile", *given]).exception
+    found = re.search(r": ([0-9.]+) GiB too much", str(refused))
+    assert found is not None
+    return found[1]
+
+
+def test_where_nothing_fits_the_message_says_by_how_much(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = run(capsys, *BIG[:4], "--strategy", "cpp", "--tokens", "64K", "--chunk-size", "8192")
+    assert status == 2
+    assert re.match(r"vppc: all cases are refused, the first because: rank \d needs .* GiB a device and has 64", err)
+
+
+def test_a_queue_from_a_file_and_packing_by_default(
+    unit: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue = tmp_path / "queue.json"
+    queue.write_text('[{"prompt_tokens": 4}, {"prompt_tokens": 3, "cached_tokens": 1}]')
+    dynamic = ("--measured-time", "offline", "--chunk-size", "1")
+    _, out, _ = run(capsys, "--cost", unit, "--requests", queue, *dynamic, "--json")
+    rows = json.loads(out)["rows"]
+    assert [row["contestant"] for row in rows] == ["cpp", "dcpp (offline)", "vpp-async", "vpp-packed"]
+    assert {(row["queue"], row["tokens"], row["prompts"]) for row in rows} == {("queue.json", 4, 2)}
+    requests = (Request("r0", 4), Request("r1", 3, 1))
+    plan = compile_schedule(requests, Model("m", 4), UNIT, Options(strategy="vpp-packed", chunk_size=1))
+    cell = rows[-1]["outcomes"][0]
+    assert cell["makespan"] == price(plan).makespan
+    assert cell["throughput"] == 6 / cell["makespan"]
+    _, out, _ = run(capsys, "--cost", unit, "--tokens", "4", "--prompts", "2", *dynamic)
+    assert out.splitlines()[0] == "unit, 2 ranks: makespan of all prompts by chunk size (* best)"
+    assert [line.split()[:4] for line in out.splitlines()[4:8]][3] == ["2", "x", "4", "vpp-packed"]
+
+
+def test_layer_ranges_are_for_the_strategies_with_so_many_stages(
+    unit: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = ("--strategy", "cpp", "--strategy", "vpp", "--tokens", "4", "--chunk-size", "1", "--json")
+    _, out, _ = run(capsys, "--cost", unit, *chosen, "--layer-ranges", "1,3", "--layer-split", "vllm")
+    straight, folded = (row["outcomes"][0]["makespan"] for row in json.loads(out)["rows"])
+    assert straight == price(compiled("cpp", (4,), 2, UNIT, chunk_size=1, ranges=((0, 1), (1, 4)))).makespan
+    assert folded == 25.0
+    status, _, err = run(capsys, "--cost", unit, *chosen, "--layer-ranges", "1,1,2")
+    assert (status, err.splitlines()[0]) == (2, "vppc: --layer-ranges: 3 layer counts for 4 stages")
 
 
 def test_refusals_do_not_win() -> None:

@@ -28,8 +28,9 @@ from vppc.ir.document import schedule_text
 from vppc.ir.instruction import FORWARD
 from vppc.ir.schedule import Schedule
 from vppc.render.lanes import Gap, Run, end_of, lanes, reason
+from vppc.render.page import html_page
 from vppc.render.palette import DARK, HUES, LIGHT, ON_DARK, ON_LIGHT
-from vppc.render.plot import LEFT, RIGHT, Style, page, plot
+from vppc.render.plot import LEFT, RIGHT, Style, plot
 from vppc.render.svg import element, number, text
 
 ROOT = Path(__file__).parents[1]
@@ -358,7 +359,7 @@ def test_svg_and_page(tmp_path: Path) -> None:
     run = replace(run_of(schedule), name="vpp")
     assert (tmp_path / "x.svg").read_text() == call(plan).output == plot([run], Style())
     whole = (tmp_path / "x.HTML").read_text()
-    assert whole == page([run], Style())
+    assert whole == html_page(plot([run], Style()), "vpp", "auto")
     assert plot([run], Style()) in whole
     assert [link for link in re.findall(r"https?://[^\"'<> ]+", whole) if link != "http://www.w3.org/2000/svg"] == []
 

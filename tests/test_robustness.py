@@ -19,7 +19,7 @@ import pytest
 from tests.plans import DEEPSEEK
 from vppc import files
 from vppc.cli import convert, main
-from vppc.compare import Case, compare
+from vppc.compare import Case, compare, equal_prompts
 from vppc.costs.model import CostModel
 from vppc.errors import InputError
 from vppc.ir.schedule import Chunk, Model, Request, Schedule, Stage
@@ -372,7 +372,7 @@ class Deadly:
 
 
 def test_a_killed_process_is_no_traceback() -> None:
-    case = Case(cast(CostModel, Deadly()), 9, 1, Options())
+    case = Case(cast(CostModel, Deadly()), equal_prompts(9), Options())
     with pytest.raises(InputError, match="was killed"):
         compare([case, case], jobs=2)
 

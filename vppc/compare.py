@@ -9,27 +9,71 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from multiprocessing import active_children, get_context
-from typing import Any
+from typing import Any, Literal
 
+from vppc.analysis.memory import RankMemory, memory_plan
 from vppc.analysis.report import Report, predict
 from vppc.compiler import compile_schedule
+from vppc.costs.devices import find_device
 from vppc.costs.model import CostModel
 from vppc.errors import InputError, VppcError
-from vppc.ir.schedule import Model, Request
+from vppc.ir.schedule import Model, Request, Schedule
+from vppc.models import ModelSpec
 from vppc.passes.strategies import Options
 
 
 @dataclass(frozen=True, slots=True)
+class Queue:
+    """Prompts to prefill together, and what to call them."""
+
+    name: str
+    requests: tuple[Request, ...] = field(hash=False)
+
+    @property
+    def longest(self) -> int:
+        """The tokens of the longest prompt."""
+        return max(request.prompt_tokens for request in self.requests)
+
+    @property
+    def tokens(self) -> int:
+        """The tokens to compute."""
+        return sum(request.prompt_tokens - request.cached_tokens for request in self.requests)
+
+
+def equal_prompts(tokens: int, prompts: int = 1) -> Queue:
+    """Prompts of ``tokens`` tokens each, which wait together."""
+    name = f"{tokens:,}" if prompts == 1 else f"{prompts:,} x {tokens:,}"
+    return Queue(name, tuple(Request(f"r{index}", tokens) for index in range(prompts)))
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The model and the devices (by name) whose memory has to hold a plan: ``tp`` of them a rank."""
+
+    spec: ModelSpec
+    device: str
+    tp: int = 1
+    ep: int = 1
+    weight_dtype: str | None = None
+
+    def fullest(self, schedule: Schedule) -> RankMemory:
+        """The rank on which the least is left of a compiled schedule's memory."""
+        device = find_device(self.device)
+        ranks = memory_plan(schedule, self.spec, device, tp=self.tp, ep=self.ep, weight_dtype=self.weight_dtype)
+        return min(ranks, key=lambda rank: rank.free)
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
-    """``prompts`` prompts of ``tokens`` tokens, which wait together, under ``options`` at ``cost``."""
+    """A queue under ``options`` at ``cost``; on a ``machine``, if one is known, it must fit the memory."""
 
     cost: CostModel
-    tokens: int
-    prompts: int
+    queue: Queue
     options: Options
+    machine: Machine | None = None
 
     @property
     def contestant(self) -> str:
@@ -44,12 +88,16 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a case comes to: how many chunks, and their price; or, with no report, why it was refused."""
+    """What a case comes to: how many chunks, and their price; or, with no report, why it was refused.
+
+    ``excess`` is by how many bytes a plan is too large for the memory of a device of the fullest rank.
+    """
 
     case: Case
     chunks: int = 0
     report: Report | None = None
     refusal: str = ""
+    excess: int = 0
 
     @property
     def makespan(self) -> float:
@@ -58,8 +106,8 @@ class Outcome:
 
     @property
     def throughput(self) -> float:
-        """Prompt tokens a second."""
-        return self.case.tokens * self.case.prompts / self.makespan if self.makespan else float("inf")
+        """Prompt tokens computed a second."""
+        return self.case.queue.tokens / self.makespan if self.makespan else float("inf")
 
     def json(self) -> dict[str, Any]:
         """The outcome at one chunk size; a refused one says why instead."""
@@ -71,7 +119,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One contestant at one cost and length: an outcome a chunk size."""
+    """One contestant at one cost and queue: an outcome a chunk size."""
 
     outcomes: tuple[Outcome, ...]
 
@@ -85,6 +133,19 @@ class Row:
         """The quickest outcome; of equals, that of the chunk size named first."""
         return min(self.outcomes, key=lambda outcome: outcome.makespan)
 
+    @property
+    def edge(self) -> Literal["smaller", "larger"] | None:
+        """The chunk sizes beyond those tried that may be better still: the best is the first or the last of them."""
+        sizes = sorted(outcome.case.options.chunk_size for outcome in self.outcomes)
+        best = self.best
+        if best.report is None or sizes[0] == sizes[-1]:
+            return None
+        if best.case.options.chunk_size == sizes[0]:
+            return "smaller" if sizes[0] > 1 else None
+        if best.case.options.chunk_size == sizes[-1]:
+            return "larger" if sizes[-1] < self.case.queue.longest else None
+        return None
+
     def gain_over(self, other: Row) -> float | None:
         """How much more throughput this has, each at its best chunk size, as a part of the other's."""
         return gain(self.best, other.best)
@@ -94,46 +155,55 @@ class Row:
         case, best = self.case, self.best
         return {
             "cost": case.cost.name,
-            "tokens": case.tokens,
-            "prompts": case.prompts,
+            "queue": case.queue.name,
+            "tokens": case.queue.longest,
+            "prompts": len(case.queue.requests),
             "strategy": case.options.strategy,
             "contestant": case.contestant,
             "best_chunk_size": best.case.options.chunk_size if best.report is not None else None,
+            "may_be_better": self.edge,
             "outcomes": [outcome.json() for outcome in self.outcomes],
         }
 
 
 def gain(ours: Outcome, theirs: Outcome) -> float | None:
-    """How much more throughput ``ours`` has, as a part of that of ``theirs``; None where one was refused."""
+    """How much more throughput ``ours`` has on the same queue, as a part of theirs; None where one was refused."""
     if ours.report is None or theirs.report is None:
         return None
-    return ours.throughput / theirs.throughput - 1
+    if not ours.makespan:
+        return 0.0 if not theirs.makespan else float("inf")
+    return theirs.makespan / ours.makespan - 1
 
 
 def cases(
-    costs: Sequence[CostModel],
-    lengths: Sequence[int],
+    cost: CostModel,
+    queues: Iterable[Queue],
     contestants: Sequence[Options],
     sizes: Sequence[int],
-    prompts: int = 1,
+    machine: Machine | None = None,
 ) -> Iterator[Case]:
-    """All combinations: for every cost and length each contestant, at every chunk size."""
-    for cost in costs:
-        for tokens in lengths:
-            for options in contestants:
-                for size in sizes:
-                    yield Case(cost, tokens, prompts, replace(options, chunk_size=size))
+    """All combinations: for every queue each contestant, at every chunk size."""
+    for queue in queues:
+        for options in contestants:
+            for size in sizes:
+                yield Case(cost, queue, replace(options, chunk_size=size), machine)
 
 
 def judge(case: Case) -> Outcome:
     """Compile, prove and price one case."""
-    requests = tuple(Request(f"r{index}", case.tokens) for index in range(case.prompts))
     model = Model(case.cost.name or "unnamed", case.cost.layer_count)
     try:
-        schedule = compile_schedule(requests, model, case.cost, case.options)
+        schedule = compile_schedule(case.queue.requests, model, case.cost, case.options)
+        if case.machine is not None and (fullest := case.machine.fullest(schedule)).free < 0:
+            return Outcome(case, refusal=_unfit(fullest), excess=-fullest.free)
         return Outcome(case, len(schedule.chunks), predict(schedule, case.cost))
     except VppcError as error:
         return Outcome(case, refusal=str(error))
+
+
+def _unfit(rank: RankMemory) -> str:
+    total, limit = rank.total / 2**30, rank.limit / 2**30
+    return f"rank {rank.rank} needs {total:.2f} GiB a device and has {limit:.2f}: {total - limit:.2f} GiB too much"
 
 
 def compare(contest: Iterable[Case], jobs: int = 1, done: Callable[[], object] = lambda: None) -> tuple[Row, ...]:
@@ -163,5 +233,5 @@ def _judged(contest: list[Case], jobs: int) -> Iterator[Outcome]:
             raise
 
 
-def _row_of(outcome: Outcome) -> tuple[CostModel, int, str]:
-    return outcome.case.cost, outcome.case.tokens, outcome.case.contestant
+def _row_of(outcome: Outcome) -> tuple[CostModel, Queue, str]:
+    return outcome.case.cost, outcome.case.queue, outcome.case.contestant

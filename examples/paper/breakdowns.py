@@ -14,7 +14,7 @@ from vppc.analysis.report import Report
 from vppc.compare import Outcome
 from vppc.compiler import compile_schedule
 from vppc.costs.model import CostModel, LayerCost, OpCosts
-from vppc.ir.schedule import Model, Request
+from vppc.ir.schedule import Model
 
 STRAIGHT, FOLDED = 1, 0
 """The critical ranks."""
@@ -143,7 +143,7 @@ def _with_only(result: Outcome, rank: int, *terms: str) -> float:
     """The seconds of a rank's compute that these terms of the layers' costs make up."""
     case = result.case
     model = Model(case.cost.name, case.cost.layer_count)
-    plan = compile_schedule((Request("r0", case.tokens),), model, case.cost, case.options)
+    plan = compile_schedule(case.queue.requests, model, case.cost, case.options)
     layers = tuple(LayerCost(kind.count, **{term: getattr(kind, term) for term in terms}) for kind in case.cost.layers)
     seconds = OpCosts.of(plan, CostModel(layers)).seconds
     stages = plan.rank_stages[rank]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vppc.analysis.report import Report
-from vppc.compare import Case, Outcome, Row, judge
+from vppc.compare import Case, Outcome, Row, equal_prompts, judge
 from vppc.costs.document import read_cost
 from vppc.costs.model import CostModel
 from vppc.passes.strategies import Options
@@ -60,7 +60,7 @@ def _judged(case: Case) -> Outcome:
 
 def outcome(cost: CostModel, strategy: str, tokens: int, size: int, prompts: int = 1, **options: Any) -> Outcome:
     """A strategy at one prompt length and chunk size."""
-    return _judged(Case(cost, tokens, prompts, Options(strategy=strategy, chunk_size=size, **options)))
+    return _judged(Case(cost, equal_prompts(tokens, prompts), Options(strategy=strategy, chunk_size=size, **options)))
 
 
 def report(outcome: Outcome) -> Report:

@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import PurePath
 
 import click
 
 from vppc.cli.number import COUNT, Number
-from vppc.compare import cases, compare
+from vppc.cli.picture import THEMES, as_file, is_picture
+from vppc.compare import Machine, Queue, cases, compare, equal_prompts
 from vppc.costs.devices import find_device
 from vppc.costs.document import read_cost
+from vppc.costs.model import CostModel
 from vppc.costs.roofline import roofline_cost
 from vppc.errors import InputError
-from vppc.files import write_text
-from vppc.ir.partition import SPLITS
-from vppc.models import load_model
+from vppc.files import source_name, write_text
+from vppc.inputs.requests import read_requests
+from vppc.ir.partition import SPLITS, Ranges, read_ranges
+from vppc.models import ModelSpec, load_model
 from vppc.passes.chunking import MOST_CHUNKS
-from vppc.passes.strategies import MEASURED_TIMES, STRATEGIES, Options
+from vppc.passes.strategies import MEASURED_TIMES, STRATEGIES, Options, layout_of
 from vppc.render.comparison import comparison_text
+from vppc.render.comparison_plot import comparison_plot
 
 WAYS = click.IntRange(1, 65536)
 LENGTHS = (65536, 131072, 262144, 524288)
-SIZES = (8192, 16384, 24576, 32768)
+ALONE = ("cpp", "dcpp", "vpp", "vpp-async")
+QUEUED = ("cpp", "dcpp", "vpp-async", "vpp-packed")
+"""The strategies compared when there is one prompt at a time, and when there are several."""
+SIZES = (2048, 4096, 8192, 16384, 24576, 32768)
 
 
 @click.command(name="compare")
@@ -36,6 +45,7 @@ SIZES = (8192, 16384, 24576, 32768)
 @click.option("--ep", type=WAYS, default=1, show_default=True, help="With --model: devices that share the experts.")
 @click.option("--weight-dtype", help="With --model: dtype of the weights [default: the model's].")
 @click.option("--tokens", type=COUNT, multiple=True, help="Prompt length; repeatable [default: 64K to 512K].")
+@click.option("--requests", "files", metavar="FILE", multiple=True, help="A queue of prompts, as compile takes it.")
 @click.option(
     "--prompts",
     type=click.IntRange(1, MOST_CHUNKS),
@@ -48,9 +58,7 @@ SIZES = (8192, 16384, 24576, 32768)
     "strategies",
     type=click.Choice(STRATEGIES),
     multiple=True,
-    default=("cpp", "dcpp", "vpp", "vpp-async"),
-    show_default=True,
-    help="Repeatable.",
+    help="Repeatable [default: cpp, dcpp, vpp, vpp-async; for queues vpp-packed, too].",
 )
 @click.option(
     "--measured-time",
@@ -69,9 +77,16 @@ SIZES = (8192, 16384, 24576, 32768)
 @click.option("--min-chunk", type=COUNT, default=4096, show_default=True, help="dcpp: smallest chunk.")
 @click.option("--smooth", type=Number(0.0, 1.0), help="Dynamic chunks: smoothing [default: 1.0; SGLang 0.75].")
 @click.option("--layer-split", type=click.Choice(list(SPLITS)), help="Who gets the remainder of uneven layers.")
+@click.option(
+    "--layer-ranges",
+    metavar="JSON",
+    multiple=True,
+    help="As compile takes them, for the strategies with so many stages; repeatable.",
+)
 @click.option("--jobs", type=click.IntRange(1, 1024), default=1, show_default=True, help="Processes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-@click.option("-o", "--output", metavar="FILE", help="Where to write it [default: stdout].")
+@click.option("-o", "--output", metavar="FILE", help="Where to write it; a picture if .svg or .html [default: stdout].")
+@click.option("--theme", type=click.Choice(THEMES), default="auto", show_default=True, help="Colours of a picture.")
 def command(
     pp: int,
     cost_files: tuple[str, ...],
@@ -81,6 +96,7 @@ def command(
     ep: int,
     weight_dtype: str | None,
     tokens: tuple[int, ...],
+    files: tuple[str, ...],
     prompts: int,
     strategies: tuple[str, ...],
     measured_times: tuple[str, ...],
@@ -90,30 +106,39 @@ def command(
     min_chunk: int,
     smooth: float | None,
     layer_split: str | None,
+    layer_ranges: tuple[str, ...],
     jobs: int,
     as_json: bool,
     output: str | None,
+    theme: str,
 ) -> None:
     """Compare strategies over chunk sizes and prompt lengths on one machine, each at its best and at equal sizes.
 
     \b
     vppc compare --cost cost.json
-    vppc compare --model deepseek-v3.1 --tp 8 --pp 4 --tokens 131072 --jobs 4
+    vppc compare --model deepseek-v3.1 --tp 8 --pp 4 --tokens 128K --jobs 4 -o compare.svg
+    vppc compare --cost cost.json --requests queue.jsonl --strategy cpp --strategy vpp-packed
 
-    Every schedule is compiled, proven and priced. vLLM-Ascend's dynamic chunks (dcpp) come once for each
-    --measured-time: planned from its start-up profile alone (offline), or calibrated while it serves, from times of
-    the last rank's own work (own) or that include its wait for the rank before (wait).
+    Every schedule is compiled, proven and priced; with --model it must also fit the device's memory. vLLM-Ascend's
+    dynamic chunks (dcpp) come once for each --measured-time: planned from its start-up profile alone (offline), or
+    calibrated while it serves, from times of the last rank's own work (own) or that include its wait for the rank
+    before (wait).
 
-    The gains are of the last strategy named.
+    The gains are of the last strategy named. A picture shows throughput, where the time goes, and chunk sizes.
     """
-    measured = map(read_cost, cost_files)
-    modelled = (
-        roofline_cost(load_model(model), find_device(device), tp=tp, ep=ep, weight_dtype=weight_dtype)
-        for model in models
+    drawn = is_picture(output)
+    if drawn and as_json:
+        remedy = "leave it out, or give -o a name ending in .json"
+        raise InputError("a picture is no JSON", file=output or "", place="--json", remedy=remedy)
+    priced = {read_cost(file): None for file in cost_files} | dict(
+        _modelled(load_model(model), device, tp, ep, weight_dtype) for model in models
     )
-    costs = list(dict.fromkeys((*measured, *modelled)))
-    if not costs:
+    if not priced:
         raise InputError("nothing says what anything takes", place="--cost", remedy="give --cost FILE or --model NAME")
+    queues = [Queue(PurePath(source_name(file)).name, read_requests(file)) for file in dict.fromkeys(files)]
+    lengths = tokens or (() if files else LENGTHS)
+    queues += [equal_prompts(length, prompts) for length in dict.fromkeys(lengths)]
+    queued = any(len(queue.requests) > 1 for queue in queues)
     contestants = [
         Options(
             strategy=strategy,
@@ -125,20 +150,52 @@ def command(
             measured_time=time,
             warmups=warmups,
         )
-        for strategy in dict.fromkeys(strategies)
+        for strategy in dict.fromkeys(strategies or (QUEUED if queued else ALONE))
         for time in (dict.fromkeys(measured_times) if strategy == "dcpp" else ("offline",))
     ]
-    lengths = list(dict.fromkeys(tokens or LENGTHS))
-    contest = list(cases(costs, lengths, contestants, list(dict.fromkeys(sizes)), prompts))
+    contest = [
+        case
+        for cost, machine in priced.items()
+        for case in cases(cost, queues, _laid(contestants, layer_ranges, cost), list(dict.fromkeys(sizes)), machine)
+    ]
     with _progress(len(contest)) as done:
         rows = compare(contest, jobs, done)
     if all(row.best.report is None for row in rows):
         raise InputError(f"all cases are refused, the first because: {rows[0].best.refusal}")
-    if as_json:
-        text = json.dumps({"pp": pp, "rows": [row.json() for row in rows]}, indent=1, allow_nan=False)
+    if drawn:
+        text = as_file(comparison_plot(rows, theme), output, "vppc compare", theme)
+    elif as_json:
+        text = json.dumps({"pp": pp, "rows": [row.json() for row in rows]}, indent=1, allow_nan=False) + "\n"
     else:
-        text = comparison_text(rows, contest[-1].contestant)
-    write_text(output, text + "\n")
+        text = comparison_text(rows, contest[-1].contestant) + "\n"
+    write_text(output, text)
+
+
+def _modelled(
+    spec: ModelSpec, device: str, tp: int, ep: int, weight_dtype: str | None
+) -> tuple[CostModel, Machine | None]:
+    cost = roofline_cost(spec, find_device(device), tp=tp, ep=ep, weight_dtype=weight_dtype)
+    return cost, Machine(spec, device, tp, ep, weight_dtype)
+
+
+def _laid(contestants: Sequence[Options], layer_ranges: Iterable[str], cost: CostModel) -> list[Options]:
+    """The contestants, each with the layer ranges that are for its stages, if there are such."""
+    placed = {options: layout_of(options)[2] for options in contestants}
+    found: dict[tuple[int, ...], Ranges] = {}
+    for text in layer_ranges:
+        fitting, refused = {}, None
+        for ranks in dict.fromkeys(placed.values()):
+            try:
+                fitting[ranks] = read_ranges(text, ranks, cost.layer_count)
+            except InputError as error:
+                refused = error
+        if not fitting and refused is not None:
+            raise refused.in_file("--layer-ranges")
+        found |= fitting
+    return [
+        replace(options, ranges=found[ranks], split=None) if ranks in found else options
+        for options, ranks in placed.items()
+    ]
 
 
 @contextmanager

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
-
 import click
 
+from vppc.cli.picture import THEMES, as_file, is_picture, not_drawn
 from vppc.cli.runs import read_runs
-from vppc.errors import InputError
 from vppc.files import write_text
-from vppc.render.plot import Style, page, plot
-
-_PAGES = (".html", ".htm")
+from vppc.render.plot import Style, plot
 
 
 @click.command(name="plot")
@@ -27,7 +23,7 @@ _PAGES = (".html", ".htm")
 @click.option("--rows", type=click.IntRange(1, 200), help="Rows that time is laid out in [default: what is readable].")
 @click.option(
     "--theme",
-    type=click.Choice(["auto", "light", "dark"]),
+    type=click.Choice(THEMES),
     default="auto",
     show_default=True,
     help="Colours; auto is as the reader's browser has it, and light in print.",
@@ -54,11 +50,8 @@ def command(
     browser, resting on a part says what it is and why a rank waits. Several files are drawn one below the other, on
     one scale. FILE may also be the folder of a journal: the plan, if costs are known, and below it what was measured.
     """
-    suffix = ".svg" if output is None or output == "-" else PurePath(output).suffix.lower()
-    if suffix not in (".svg", *_PAGES):
-        remedy = "write plan.svg and convert it: rsvg-convert plan.svg -o plan.png" if suffix == ".png" else ""
-        problem = f"{suffix or 'a file without a suffix'} is no format that can be drawn"
-        raise InputError(problem, file=output or "", place="-o", remedy=remedy or "a name ending in .svg or .html")
+    if output is not None and output != "-" and not is_picture(output):
+        raise not_drawn(output)
     runs = read_runs(files, cost_file)
     style = Style(view, width, rows or 0, theme)
-    write_text(output, page(runs, style) if suffix in _PAGES else plot(runs, style))
+    write_text(output, as_file(plot(runs, style), output, ", ".join(run.name for run in runs), theme))

@@ -17,26 +17,39 @@ def comparison_text(rows: Sequence[Row], subject: str) -> str:
     blocks: list[str] = []
     for _, group in groupby(rows, key=lambda row: row.case.cost):
         mine = list(group)
-        blocks.append(f"{_heading(mine[0])}\n\n{_makespans(mine)}")
+        blocks.append(f"{_heading(mine)}\n\n{_makespans(mine)}")
+        blocks += ["\n".join(edges)] if (edges := list(_edges(mine))) else []
         if any(row.case.contestant != subject for row in mine):
             blocks.append(f"{subject} gains over\n\n{_gains(mine, subject)}")
     blocks += ["\n".join(refusals)] if (refusals := list(dict.fromkeys(_refusals(rows)))) else []
     return "\n\n".join(blocks)
 
 
-def _heading(row: Row) -> str:
-    case = row.case
-    prompts = "one prompt" if case.prompts == 1 else count(case.prompts, "equal prompt")
+def _heading(rows: Sequence[Row]) -> str:
+    case = rows[0].case
     name = printable(case.cost.name) or "unnamed costs"
+    prompts = "one prompt" if all(len(row.case.queue.requests) == 1 for row in rows) else "all prompts"
     return f"{name}, {count(case.options.pp, 'rank')}: makespan of {prompts} by chunk size (* best)"
+
+
+def _edges(rows: Sequence[Row]) -> Iterator[str]:
+    """Where the best chunk size is the smallest or the largest one, so that others may be better still."""
+    for edge, end in (("smaller", "smallest"), ("larger", "largest")):
+        found: dict[str, list[str]] = {}
+        for row in rows:
+            if row.edge == edge:
+                found.setdefault(row.case.contestant, []).append(row.case.queue.name)
+        if found:
+            where = "; ".join(f"{contestant} at {', '.join(queues)}" for contestant, queues in found.items())
+            yield f"{edge} chunks may be better still (--chunk-size): the {end} are best for {where}"
 
 
 def _makespans(rows: Sequence[Row]) -> str:
     sizes = [count(outcome.case.options.chunk_size) for outcome in rows[0].outcomes]
     return table(
-        ("prompt", "strategy", *sizes, "chunks", "tokens/s", "efficiency", "bubble of ranks"),
+        ("prompts", "strategy", *sizes, "chunks", "tokens/s", "efficiency", "bubble of ranks"),
         (
-            (count(row.case.tokens), row.case.contestant, *(_makespan(o, row) for o in row.outcomes), *_best(row.best))
+            (row.case.queue.name, row.case.contestant, *(_makespan(o, row) for o in row.outcomes), *_best(row.best))
             for row in rows
         ),
         align="><",
@@ -45,7 +58,7 @@ def _makespans(rows: Sequence[Row]) -> str:
 
 def _makespan(outcome: Outcome, row: Row) -> str:
     if outcome.report is None:
-        return "refused"
+        return "no room" if outcome.excess else "refused"
     return seconds(outcome.makespan) + ("*" if outcome is row.best else " ")
 
 
@@ -64,15 +77,15 @@ def _best(best: Outcome) -> tuple[str, str, str, str]:
 def _gains(rows: Sequence[Row], subject: str) -> str:
     sizes = [count(outcome.case.options.chunk_size) for outcome in rows[0].outcomes]
     lines = []
-    for tokens, group in groupby(rows, key=lambda row: row.case.tokens):
+    for queue, group in groupby(rows, key=lambda row: row.case.queue):
         contest = list(group)
         ours = next(row for row in contest if row.case.contestant == subject)
         for other in contest:
             if other is not ours:
                 equal = (gain(a, b) for a, b in zip(ours.outcomes, other.outcomes, strict=True))
                 shown = (_signed(part) for part in (*equal, ours.gain_over(other)))
-                lines.append((count(tokens), other.case.contestant, *shown))
-    return table(("prompt", "strategy", *sizes, "each at its best"), lines, align="><")
+                lines.append((queue.name, other.case.contestant, *shown))
+    return table(("prompts", "strategy", *sizes, "each at its best"), lines, align="><")
 
 
 def _signed(part: float | None) -> str:
@@ -81,6 +94,14 @@ def _signed(part: float | None) -> str:
 
 def _refusals(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
+        unfit = [outcome for outcome in row.outcomes if outcome.excess]
+        if unfit:
+            sizes = ", ".join(
+                f"{count(outcome.case.options.chunk_size)} by {outcome.excess / 2**30:.2f} GiB" for outcome in unfit
+            )
+            yield f"no room on a device: {row.case.contestant}, {row.case.queue.name}, in chunks of {sizes}"
         for outcome in row.outcomes:
-            if outcome.refusal:
+            if outcome.refusal and not outcome.excess:
                 yield f"refused: {row.case.contestant}: {outcome.refusal}"
+    if any(outcome.excess for row in rows for outcome in row.outcomes):
+        yield "  hint: vppc compile with the same model, device and chunk size names what would fit"

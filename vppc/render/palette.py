@@ -8,6 +8,7 @@ who see no red or no green.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 
@@ -29,29 +30,54 @@ ON_LIGHT, ON_DARK = "#14202b", "#ffffff"
 
 
 class Theme(NamedTuple):
-    """What is not a block: the background, letters, what is of less weight, bubbles, and exposed transfers."""
+    """What is not a block: the background, letters, what is of less weight, bubbles, and exposed transfers.
+
+    And the series of a chart: hues far apart, in the shade that is clear of the background.
+    """
 
     paper: str
     ink: str
     faint: str
     hatch: str
     exposed: str
+    series: tuple[str, ...]
 
 
-LIGHT = Theme("#ffffff", "#1b2430", "#5d6875", "#b4bcc6", "#c8430d")
-DARK = Theme("#0d1117", "#e8edf3", "#98a4b1", "#4a5563", "#ff9a62")
+SERIES = (4, 1, 0)
+"""The hues of charts: green, orange, blue. Any two of them remain apart to readers who see no red or no green."""
+
+LIGHT = Theme("#ffffff", "#1b2430", "#5d6875", "#b4bcc6", "#c8430d", tuple(HUES[hue].dark for hue in SERIES))
+DARK = Theme("#0d1117", "#e8edf3", "#98a4b1", "#4a5563", "#ff9a62", tuple(HUES[hue].light for hue in SERIES))
 
 
 def stylesheet(theme: str) -> str:
-    """CSS for a picture in a theme: ``light``, ``dark``, or ``auto``, the reader's choice, light in print."""
+    """CSS for a timeline in a theme: ``light``, ``dark``, or ``auto``, the reader's choice, light in print."""
+    return _BASE + _themed(theme, _rules)
+
+
+def chart_stylesheet(theme: str) -> str:
+    """CSS for a chart in a theme, as :func:`stylesheet`; series 0 has the class ``s0`` if filled, ``l0`` as a line."""
+    return _LETTERS + _themed(theme, lambda each: _rules(each) + _series(each))
+
+
+def _themed(theme: str, rules: Callable[[Theme], str]) -> str:
     if theme == "auto":
-        return f"{_BASE}{_rules(LIGHT)}@media screen and (prefers-color-scheme:dark){{{_rules(DARK)}}}"
-    return _BASE + _rules(DARK if theme == "dark" else LIGHT)
+        return f"{rules(LIGHT)}@media screen and (prefers-color-scheme:dark){{{rules(DARK)}}}"
+    return rules(DARK if theme == "dark" else LIGHT)
 
 
-_BASE = (
+def _series(theme: Theme) -> str:
+    return "".join(
+        f".s{number}{{fill:{shade}}}.l{number}{{stroke:{shade};fill:none}}" for number, shade in enumerate(theme.series)
+    )
+
+
+_LETTERS = (
     "text{font-family:'DejaVu Sans',Verdana,Helvetica,Arial,sans-serif}"
     ".m{text-anchor:middle}.e{text-anchor:end}.b{font-weight:bold}"
+)
+_BASE = (
+    _LETTERS
     + "".join(
         f".r{number}{sweep}{{fill:{shade}}}" for number, each in enumerate(HUES) for sweep, shade in enumerate(each)
     )

@@ -17,6 +17,7 @@ from functools import cached_property
 
 from vppc.render.lanes import Block, Hop, Lane, Run
 from vppc.render.legend import legend
+from vppc.render.page import picture
 from vppc.render.palette import HUES, stylesheet
 from vppc.render.panel import APART, CHANNEL, CROSSING, LANE, Panel, Row, describe, describe_gap, describe_hop, within
 from vppc.render.svg import element, text, title
@@ -47,17 +48,6 @@ class Style:
 def plot(runs: Sequence[Run], style: Style) -> str:
     """The picture as the text of an SVG file. A page's width is ``style.width`` pixels; its height follows."""
     return _Drawing([Panel(run, style.view) for run in runs], style).svg()
-
-
-def page(runs: Sequence[Run], style: Style) -> str:
-    """The picture in an HTML page that needs nothing else."""
-    scheme = "light dark" if style.theme == "auto" else style.theme
-    name = element("title", ", ".join(run.name for run in runs).replace("&", "&amp;").replace("<", "&lt;"))
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{name}\n'
-        f"<style>:root{{color-scheme:{scheme}}}body{{margin:0}}svg{{display:block;margin:auto;max-width:none}}</style>\n"
-        f"</head>\n<body>\n{plot(runs, style)}</body>\n</html>\n"
-    )
 
 
 class _Drawing:
@@ -91,21 +81,8 @@ class _Drawing:
             y += AXIS + (12 if self.crowded else 0)
         drawn, y = legend([panel.run for panel in self.panels], self.style.view, self.blurred, self.style.width, y + 6)
         body += drawn
-        size = {"width": self.style.width, "height": math.ceil(y)}
-        sheet = element("style", stylesheet(self.style.theme))
-        paper = element("rect", class_="paper", width="100%", height="100%")
-        names = title(f"vppc plot: {', '.join(panel.run.name for panel in self.panels)}")
-        return (
-            element(
-                "svg",
-                "\n".join([names, sheet, _DEFINITIONS, paper, *body]),
-                xmlns="http://www.w3.org/2000/svg",
-                **size,
-                viewBox=f"0 0 {size['width']} {size['height']}",
-                role="img",
-            )
-            + "\n"
-        )
+        names = ", ".join(panel.run.name for panel in self.panels)
+        return picture(f"vppc plot: {names}", body, self.style.width, y, stylesheet(self.style.theme))
 
     def _fitting_rows(self) -> int:
         """Rows in which a block of middling width can be read, as far as the picture does not become too tall."""
@@ -304,35 +281,3 @@ def _label(block: Block, left: float, width: float, top: float, sweep: int) -> I
 
 def _centred(words: str, x: float, y: float, sweep: int, size: float, *, bold: bool = False) -> str:
     return text(words, x, y, class_=f"t{sweep} m{' b' if bold else ''}", font_size=size)
-
-
-_DEFINITIONS = element(
-    "defs",
-    element(
-        "pattern",
-        element("path", class_="hatch", d="M-1 1l2-2M0 7l7-7M6 8l2-2", stroke_width=1),
-        id="bubble",
-        width=7,
-        height=7,
-        patternUnits="userSpaceOnUse",
-    ),
-    element(
-        "pattern",
-        element("circle", class_="warm", cx=2, cy=2, r=1.1),
-        id="exposed",
-        width=4,
-        height=4,
-        patternUnits="userSpaceOnUse",
-    ),
-    element(
-        "marker",
-        element("path", class_="head", d="M0 0L6 3L0 6z"),
-        id="head",
-        viewBox="0 0 6 6",
-        refX=5.5,
-        refY=3,
-        markerWidth=5.5,
-        markerHeight=5.5,
-        orient="auto",
-    ),
-)

@@ -284,9 +284,13 @@ def axis_ticks(seconds: float, most: int) -> Iterator[tuple[float, str]]:
     if not seconds:
         yield 0.0, "0 s"
         return
-    rough = seconds / max(most, 1)
-    magnitude = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= rough * 0.999)
+    step = round_step(seconds / max(most, 1))
     unit, size = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)) if step >= s), ("ns", 1e-9))
     for number in range(int(seconds / step * 1.000001) + 1):
         yield number * step, f"{number * step / size:g} {unit}"
+
+
+def round_step(least: float) -> float:
+    """The least round number (1, 2 or 5 times a power of ten) that is not below ``least``."""
+    magnitude = 10.0 ** math.floor(math.log10(least))
+    return next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= least * 0.999)
