@@ -116,6 +116,7 @@ BAD: dict[str, Callable[[], Schedule]] = {
     "R5": lambda: replace(BASE, requests=(*BASE.requests, Request("r1", 5))),
     "R6": lambda: replace(BASE, requests=(*BASE.requests, Request("r1", 5, 5))),
     "R7": lambda: replace(BASE, chunks=(*BASE.chunks, Chunk((Part(0, 4, 2, True),)))),
+    "R8": lambda: replace(BASE, extra={"cancelled": [1]}),
     "T1": lambda: replace(stages((0, {"rank": 1}), (1, {"rank": 0})), chunks=decoding().chunks),
     "C1": lambda: replace(BASE, channels=(*BASE.channels, Channel(1, 0, 1))),
     "C2": lambda: replace(BASE, channels=(*BASE.channels, Channel(2, 1, 1))),

@@ -230,3 +230,20 @@ def test_extending_joins_notes_and_drops_what_was_said_of_the_shorter_one() -> N
     joined = extend(base, noted)
     assert joined.programs[0].notes == {9: {"why": "late"}}
     assert joined.extra == {"provenance": {"by": "hand"}}
+
+
+def test_no_part_of_a_cancelled_request_follows() -> None:
+    first, (segment,) = cut(by_hand(), [[1, 1]])
+    assert [len(first.chunks), len(segment.chunks)] == [1, 1]
+    finding = only(check_stream(replace(first, extra={"cancelled": [0]}), [segment], closed=False))
+    assert (finding.code, finding.place) == ("R8", "chunks[1].parts[0]")
+    assert finding.problem == "belongs to r0, which is cancelled"
+
+
+def test_a_segment_may_end_a_request_early() -> None:
+    whole = by_hand()
+    longer = replace(whole, requests=(replace(whole.requests[0], prompt_tokens=9),))
+    assert {finding.code for finding in check_stream(longer, [], closed=True)} == {"R5"}
+    end = Segment(1, "", extra={"cancelled": [0]})
+    assert {finding.code for finding in check_stream(longer, [end], closed=False)} == {"P12"}
+    assert extend(longer, end).extra["cancelled"] == [0]

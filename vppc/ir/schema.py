@@ -187,6 +187,7 @@ class _ScheduleKeys(TypedDict):
     channels: list[ChannelDocument]
     requests: list[RequestDocument]
     chunks: list[ChunkDocument]
+    cancelled: NotRequired[list[Index]]
     tp: NotRequired[Ranks]
     buffer_tokens: NotRequired[Count]
     payload: NotRequired[list[TensorDocument]]
@@ -236,6 +237,7 @@ class _SegmentKeys(TypedDict):
     previous: Digest
     requests: list[RequestDocument]
     chunks: list[ChunkDocument]
+    cancelled: NotRequired[list[Index]]
 
 
 @with_config(OPEN)

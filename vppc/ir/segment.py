@@ -33,7 +33,9 @@ class Continuation:
 class Segment:
     """A segment document. Requests, chunks and instructions go on counting where the stream before ended.
 
-    ``sequence`` numbers the segments of a schedule; ``previous`` is the SHA-256 digest of the file before.
+    ``sequence`` numbers the segments of a schedule; ``previous`` is the SHA-256 digest of the file before. ``extra``
+    may name ``cancelled`` requests, by index: behind this segment no part of them follows, so that their parts may
+    end before their prompts do.
     """
 
     sequence: int

@@ -25,13 +25,16 @@ def extend(schedule: Schedule, segment: Segment) -> Schedule:
     programs = list(schedule.programs)
     for more in segment.programs:
         programs[more.rank] = _joined(programs[more.rank], more)
+    extra = {key: value for key, value in schedule.extra.items() if key not in ("certificate", "prediction")}
+    if "cancelled" in segment.extra:
+        extra["cancelled"] = [*extra.get("cancelled", ()), *segment.extra["cancelled"]]
     return replace(
         schedule,
         requests=schedule.requests + segment.requests,
         chunks=schedule.chunks + segment.chunks,
         order=None,
         programs=tuple(programs),
-        extra={key: value for key, value in schedule.extra.items() if key not in ("certificate", "prediction")},
+        extra=extra,
     )
 
 

@@ -77,7 +77,7 @@ def _kv_by_chunk(prompts: Prompts) -> tuple[list[int], list[int]]:
             grows[index] += part.end - before
             last[part.request] = index
     for request, index in last.items():
-        if resident[request] >= prompts.requests[request].prompt_tokens:
+        if resident[request] >= prompts.requests[request].prompt_tokens or request in prompts.cancelled:
             shrinks[index] += resident[request]
     return grows, shrinks
 

@@ -7,13 +7,17 @@ from collections.abc import Iterable
 from vppc.ir.rules.registry import Report
 from vppc.ir.schedule import Chunk, Part, Request
 
+CLOSED = -1
+"""What the parts of a cancelled request have reached: no part starts there."""
+
 
 class Prompts:
     """The requests and chunks of a stream that grows.
 
     ``prefix[c]`` are the chunks whose KV chunk c reads directly, ``samples[c]`` is whether it makes a token,
-    ``decodes[c]`` are the chunks whose token it decodes from (only chunks that decode are in it). ``rejoins``
-    is whether rank 0 holds the first and the last stage, so that a token made is there to decode from.
+    ``decodes[c]`` are the chunks whose token it decodes from (only chunks that decode are in it). ``cancelled`` are
+    the requests of which nothing more follows. ``rejoins`` is whether rank 0 holds the first and the last stage, so
+    that a token made is there to decode from.
     """
 
     def __init__(self, *, rejoins: bool) -> None:
@@ -23,7 +27,8 @@ class Prompts:
         self.prefix: list[tuple[int, ...]] = []
         self.samples = bytearray()
         self.decodes: dict[int, tuple[int, ...]] = {}
-        self._covered: list[int] = []  # per request, the position that its parts have reached
+        self.cancelled: set[int] = set()
+        self._covered: list[int] = []  # per request, the position that its parts have reached, or CLOSED
         self._last: list[int] = []  # per request, the chunk with its latest part, or -1
 
     def add(self, requests: Iterable[Request], chunks: Iterable[Chunk], report: Report) -> None:
@@ -42,10 +47,20 @@ class Prompts:
         for chunk in chunks:
             self._add_chunk(chunk, report)
 
+    def cancel(self, requests: Iterable[int], report: Report) -> None:
+        """Nothing more of these requests follows, and need not (rule R8)."""
+        for request in requests:
+            if not 0 <= request < len(self.requests):
+                remedy = f"name one of the {len(self.requests)} requests by its index"
+                report.add("R8", "cancelled", f"request {request} does not exist", remedy)
+            else:
+                self.cancelled.add(request)
+                self._covered[request] = CLOSED
+
     def check_ends(self, report: Report) -> None:
         """Judge a closed stream: every prompt is covered to its end (rule R5)."""
         for index, (request, covered) in enumerate(zip(self.requests, self._covered, strict=True)):
-            if covered < request.prompt_tokens:
+            if CLOSED != covered < request.prompt_tokens:
                 report.add(
                     "R5",
                     f"requests[{index}] ({request.id})",
@@ -88,6 +103,9 @@ class Prompts:
     def _check_part(self, part: Part, place: str, report: Report) -> None:
         request = self.requests[part.request]
         covered = self._covered[part.request]
+        if covered == CLOSED:
+            report.add("R8", place, f"belongs to {request.id}, which is cancelled", "leave the part out")
+            return
         if part.decode and not self._rejoins:
             report.add(
                 "T1",

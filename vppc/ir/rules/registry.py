@@ -35,6 +35,7 @@ RULES: Mapping[str, Rule] = {
     "R5": Rule(HEADER, "the parts of a request reach the end of its prompt"),
     "R6": Rule(HEADER, "at least one token of a prompt is not cached"),
     "R7": Rule(HEADER, "a part that decodes lies behind the prompt and holds one token"),
+    "R8": Rule(HEADER, "a cancelled request is one of the stream, and no part of it follows"),
     "T1": Rule(HEADER, "a request decodes only where rank 0 holds the first and the last stage"),
     "C1": Rule(HEADER, "the id of a channel is its own"),
     "C2": Rule(HEADER, "a channel leads from one rank to another"),

@@ -41,6 +41,7 @@ class Verifier:
         self._report = Report()
         check_header(schedule, self._report)
         self.prompts.add(schedule.requests, schedule.chunks, self._report)
+        self.prompts.cancel(schedule.extra.get("cancelled", ()), self._report)
         self._readable = not self._report
         if self._readable:
             self.tapes = blank_tapes(schedule, self._pipes, self.prompts)
@@ -56,6 +57,7 @@ class Verifier:
         self._sequence, self._digest = segment.sequence, digest
         first = len(self.prompts.chunks)
         self.prompts.add(segment.requests, segment.chunks, self._report)
+        self.prompts.cancel(segment.extra.get("cancelled", ()), self._report)
         if self._report:
             self._readable = False
             return
