@@ -26,6 +26,7 @@ DOCUMENTED = {
     "trace": "FILE... --cost -o",
     "graph": "FILE -o",
     "simulate": "FILE --cost --json",
+    "explain": "FILE --at --instruction --try --cost --json -o",
     "compare": "--pp --cost --model --tokens --strategy --chunk-size --measured-time --jobs --json -o",
     "tune": (
         "--pp --tokens --requests --cost --layers --max-chunk --min-chunk --align --placement --layer-ranges "
@@ -106,7 +107,7 @@ BAD = {
     "nowhere to write": (["compile", "--pp", "2", "--chunks", "4", "-o", "no/such/folder/plan.json"], "no/such/folder"),
     **{
         f"{name} of a missing file": ([name, MISSING], MISSING)
-        for name in ("verify", "show", "plot", "trace", "graph", "simulate")
+        for name in ("verify", "show", "plot", "trace", "graph", "simulate", "explain")
     },
     "standard input is not JSON": (["verify", "-"], "JSON"),
 }

@@ -35,3 +35,22 @@ class Count(click.IntRange):
 
 COUNT = Count()
 """Tokens, layers, chunks, ...: what a schedule has at least one of."""
+
+
+class Moment(Number):
+    """A time from 0 on, in seconds or with a unit: 1.5, 20ms, 300us."""
+
+    name = "time"
+    _UNITS = (("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9), ("s", 1.0))
+
+    def __init__(self) -> None:
+        super().__init__(0.0, 1e12)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        text = str(value).strip()
+        unit, size = next(((unit, size) for unit, size in self._UNITS if text.endswith(unit)), ("", 1.0))
+        return super().convert(text.removesuffix(unit), param, ctx) * size
+
+
+MOMENT = Moment()
+"""Seconds from the start of a run."""

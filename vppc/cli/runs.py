@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
+from vppc.analysis.report import Report, report
 from vppc.analysis.timing import simulate
 from vppc.costs.chosen import chosen_cost
 from vppc.costs.model import CostModel, OpCosts
@@ -16,7 +17,7 @@ from vppc.ir.document import read_schedule
 from vppc.ir.rules import check
 from vppc.ir.schedule import Schedule
 from vppc.profiles.journal import SCHEDULE, is_journal, read_journal
-from vppc.profiles.measured import timing_of
+from vppc.profiles.measured import Measured, measure, timing_of
 from vppc.render.lanes import Run
 
 
@@ -34,12 +35,28 @@ def read_runs(paths: Sequence[str], cost_file: str | None) -> tuple[Run, ...]:
     )
 
 
-def _runs(path: str, cost_file: str | None) -> tuple[Run, ...]:
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One run to be judged: simulated, with its costs; or measured, with costs and report where costs are known."""
+
+    run: Run
+    cost: CostModel | None
+    report: Report | None
+    measured: Measured | None = None
+
+
+def read_subject(path: str, cost_file: str | None, listed: int = 10) -> Subject:
+    """The run of a schedule file, or the measured run of a journal folder, with ``listed`` differences to its plan.
+
+    Raises as :func:`read_runs` does.
+    """
     if is_journal(Path(path)):
         journal = read_journal(path)
-        measured = Run("journal", journal.schedule, timing_of(journal))
         cost = chosen_cost(journal.schedule, str(Path(path) / SCHEDULE), cost_file)
-        return (measured,) if cost is None else (_planned("plan", journal.schedule, cost), measured)
+        if cost is None:
+            return Subject(Run("journal", journal.schedule, timing_of(journal)), None, None)
+        measured = measure(journal, cost, listed)
+        return Subject(Run("journal", journal.schedule, measured.timing), cost, measured.report, measured)
     schedule = read_schedule(path)
     findings = check(schedule)
     if findings:
@@ -47,8 +64,18 @@ def _runs(path: str, cost_file: str | None) -> tuple[Run, ...]:
     cost = chosen_cost(schedule, path, cost_file)
     if cost is None:
         raise InputError("no costs are embedded", file=source_name(path), place="cost", remedy="give --cost FILE")
-    return (_planned(schedule.strategy, schedule, cost),)
+    run = planned(schedule.strategy, schedule, cost)
+    return Subject(run, cost, report(schedule, cost, OpCosts.of(schedule, cost), run.timing))
 
 
-def _planned(name: str, schedule: Schedule, cost: CostModel) -> Run:
+def planned(name: str, schedule: Schedule, cost: CostModel) -> Run:
+    """The simulated run of a schedule."""
     return Run(name, schedule, simulate(schedule, OpCosts.of(schedule, cost), cost.interference))
+
+
+def _runs(path: str, cost_file: str | None) -> tuple[Run, ...]:
+    subject = read_subject(path, cost_file)
+    if not is_journal(Path(path)):
+        return (subject.run,)
+    schedule, cost = subject.run.schedule, subject.cost
+    return (subject.run,) if cost is None else (planned("plan", schedule, cost), subject.run)

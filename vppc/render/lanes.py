@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from vppc.analysis.breakdown import both_ends_posted, clock_start
+from vppc.analysis.activity import IDLE, Activity, Doing, Span
+from vppc.analysis.breakdown import clock_start
 from vppc.analysis.times import Timing
-from vppc.ir.instruction import FORWARD, RECV, SAMPLE, WAIT
+from vppc.ir.instruction import RECV
 from vppc.ir.schedule import Channel, Schedule
 
 
@@ -71,8 +72,8 @@ class Lane:
 
 def lanes(run: Run) -> tuple[Lane, ...]:
     """Every rank's lane."""
-    posted = both_ends_posted(run.schedule, run.timing)
-    return tuple(_lane(run, rank, posted[rank]) for rank in range(len(run.schedule.programs)))
+    activity = Activity.of(run.schedule, run.timing)
+    return tuple(_lane(activity, rank) for rank in range(len(run.schedule.programs)))
 
 
 def end_of(run: Run) -> float:
@@ -94,8 +95,7 @@ def reason(schedule: Schedule, rank: int, gap: Gap) -> str:
     """Why a rank does not compute, in words."""
     if gap.awaited >= 0:
         op, chunk, stage, _, peer, _ = schedule.programs[rank].row(gap.awaited)
-        what = f"the input of C{chunk} s{stage} from" if op == RECV else f"its output of C{chunk} s{stage} to reach"
-        return f"{'transfer: waits' if gap.exposed else 'waits'} for {what} rank {peer}"
+        return f"{'transfer: ' if gap.exposed else ''}{awaits(op, chunk, stage, peer)}"
     if gap.following < 0:
         return "has no work left"
     if gap.start < schedule.chunk_arrivals[gap.following] <= gap.end:
@@ -103,36 +103,30 @@ def reason(schedule: Schedule, rank: int, gap: Gap) -> str:
     return "between instructions"
 
 
-def _lane(run: Run, rank: int, posted: list[float]) -> Lane:
+def awaits(op: int, chunk: int, stage: int, peer: int) -> str:
+    """What a rank waits for in the WAIT of a SEND or RECV, in words."""
+    what = f"the input of C{chunk} s{stage} from" if op == RECV else f"its output of C{chunk} s{stage} to reach"
+    return f"waits for {what} rank {peer}"
+
+
+def _lane(activity: Activity, rank: int) -> Lane:
+    """A rank's spans without what an idle one waits for at each moment: of a gap, the longest wait is named."""
+    program = activity.schedule.programs[rank]
     lane = Lane(rank, [], [])
-    gaps: list[tuple[float, float, bool, int, int]] = []  # the last: how many blocks there are before it
-    starts, ends = run.timing.starts[rank], run.timing.ends[rank]
-    done, awaited, longest = clock_start(run.schedule), -1, 0.0
-
-    def idle(until: float) -> None:
-        nonlocal done, awaited, longest
-        if until > done:
-            gaps.append((done, until, False, awaited, len(lane.blocks)))
-            done = until
-        awaited, longest = -1, 0.0
-
-    for index, (op, chunk, stage, x, _, _) in enumerate(run.schedule.programs[rank].rows()):
-        start, end = starts[index], ends[index]
-        if op == WAIT:
-            if end - start > longest:
-                awaited, longest = x, end - start
-            begin = max(start, posted[x], done)
-            if end > begin:
-                idle(begin)
-                gaps.append((begin, end, True, x, len(lane.blocks)))
-                done = end
-        elif op == FORWARD or (op == SAMPLE and end > start):
-            idle(start)
-            lane.blocks.append(Block(start, end, chunk, stage, index))
-            done = max(done, end)
-    awaited = -1
-    idle(end_of(run))
-    for begin, end, exposed, of, before in gaps:
+    gaps: list[tuple[list[Span], int]] = []  # the spans of a gap, and how many blocks there are before it
+    for span in activity.spans[rank]:
+        if span.doing is Doing.RUN:
+            _, chunk, stage, *_ = program.row(span.instruction)
+            lane.blocks.append(Block(span.start, span.end, chunk, stage, span.instruction))
+        elif span.doing in IDLE and gaps and gaps[-1][0][-1].doing in IDLE and gaps[-1][1] == len(lane.blocks):
+            gaps[-1][0].append(span)
+        else:
+            gaps.append(([span], len(lane.blocks)))
+    for spans, before in gaps:
         following = lane.blocks[before].chunk if before < len(lane.blocks) else -1
-        lane.gaps.append(Gap(begin, end, exposed, of, following))
+        exposed = spans[0].doing is Doing.TRANSFER
+        waits = [span for span in spans if exposed or (span.doing is Doing.PEER and spans[-1].doing is not Doing.DONE)]
+        longest = max(waits, key=lambda span: span.end - span.start, default=None)
+        awaited = -1 if longest is None else longest.instruction
+        lane.gaps.append(Gap(spans[0].start, spans[-1].end, exposed, awaited, following))
     return lane
