@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from checkpoints import CONFIGS
@@ -21,6 +23,14 @@ from vppc.models import config as configs
 from vppc.models.flops import model_flops
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # products this small take longer to share out than to compute
+    yield
+    torch.set_num_threads(threads)
 
 
 def query_by_query(queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
