@@ -46,23 +46,25 @@ class TestHistoryModel:
     def test_finds_exact_constants(self) -> None:
         a, b, c = 2.0**-30, 2.0**-20, 0.125
         chunks = [(4096, 0), (2048, 4096), (1024, 6144), (512, 7168)]
-        samples = [Sample(n, p, a * n * (n + p) + b * (n + p) + c) for n, p in chunks]
+        samples = [Sample(((n, p),), a * n * (n + p) + b * (n + p) + c) for n, p in chunks]
         assert fit_history(samples) == HistoryModel(a, b, c)
 
     def test_a_negative_growth_is_lifted_and_the_rest_is_kept(self) -> None:
-        samples = [Sample(n, p, 5.0 - 2.0**-30 * n * (n + p)) for n, p in [(100, 0), (50, 200), (30, 10), (7, 7)]]
+        samples = [Sample(((n, p),), 5.0 - 2.0**-30 * n * (n + p)) for n, p in [(100, 0), (50, 200), (30, 10), (7, 7)]]
         assert fit_history(samples) == HistoryModel(SMALLEST_GROWTH, 0.0, 5.0)
 
     @given(
         st.lists(
-            st.tuples(st.integers(1, 400), st.integers(0, 2000), st.floats(0.001, 10.0)).map(lambda x: Sample(*x)),
+            st.tuples(st.integers(1, 400), st.integers(0, 2000), st.floats(0.001, 10.0)).map(
+                lambda x: Sample(((x[0], x[1]),), x[2])
+            ),
             min_size=1,
             max_size=12,
         )
     )
     def test_agrees_with_numpy(self, samples: list[Sample]) -> None:
         numpy = pytest.importorskip("numpy")
-        rows = [[s.tokens * (s.tokens + s.prefix), s.tokens + s.prefix, 1] for s in samples]
+        rows = [[n * (n + p), n + p, 1] for s in samples for n, p in s.parts]
         matrix = numpy.array(rows, dtype=float)
         theirs = numpy.linalg.lstsq(matrix, [s.seconds for s in samples], rcond=None)[0]
         ours = fit_history(samples)
@@ -73,13 +75,13 @@ class TestHistoryModel:
     @pytest.mark.parametrize(
         "samples",
         [
-            [Sample(64, 0, 2.0)] * 5,  # one point: a line through it has no slope to find
-            [Sample(64, 64 * i, 1.0 + i) for i in range(5)],  # equal chunks: a and b cannot be told apart
+            [Sample(((64, 0),), 2.0)] * 5,  # one point: a line through it has no slope to find
+            [Sample(((64, 64 * i),), 1.0 + i) for i in range(5)],  # equal chunks: a and b cannot be told apart
         ],
     )
     def test_of_many_fits_it_takes_numpys(self, samples: list[Sample]) -> None:
         numpy = pytest.importorskip("numpy")
-        rows = [[s.tokens * (s.tokens + s.prefix), s.tokens + s.prefix, 1] for s in samples]
+        rows = [[n * (n + p), n + p, 1] for s in samples for n, p in s.parts]
         theirs = numpy.linalg.lstsq(numpy.array(rows, dtype=float), [s.seconds for s in samples], rcond=None)[0]
         ours = fit_history(samples)
         assert [ours.a, ours.b, ours.c] == pytest.approx(list(theirs), rel=1e-9)
@@ -116,21 +118,21 @@ class TestCalibration:
         for _ in range(31):
             assert learner.next_chunk(0, 5000) == 1024
             assert learner.next_chunk(0, 900) == 900
-            learner.record(Sample(512, 0, 512.0**2))
+            learner.record(Sample(((512, 0),), 512.0**2))
         assert learner.done
         assert learner.next_chunk(0, 5000) == 512
 
     def test_three_batches_without_history_set_the_target(self, learner: Calibration) -> None:
         targets = []
         for seconds, prefix in [(7.0, 0), (8.0, 64), (9.0, 0), (10.0, 0), (11.0, 0)]:
-            learner.record(Sample(64, prefix, seconds))
+            learner.record(Sample(((64, prefix),), seconds))
             targets.append(learner.rule.target)
         assert targets == [7.0, 7.0, 9.0, 10.0, 10.0]
 
     def test_the_fit_serves_from_five_samples_on_and_stays_after_thirty(self, learner: Calibration) -> None:
         def sample(i: int, c: float) -> Sample:
             n, p = 64 * (1 + i % 3), 64 * i
-            return Sample(n, p, n * (n + p) + c)
+            return Sample(((n, p),), n * (n + p) + c)
 
         models = []
         for i in range(40):
@@ -143,12 +145,12 @@ class TestCalibration:
         draw = random.Random(3)
         models = []
         for i in range(30):
-            learner.record(Sample(64, 64 * i * i, draw.random()))
+            learner.record(Sample(((64, 64 * i * i),), draw.random()))
             models.append(learner.rule.model)
         assert all(before != after for before, after in pairwise(models[3:]))
 
     def test_a_batch_that_took_no_time_teaches_nothing(self, learner: Calibration) -> None:
-        learner.record(Sample(64, 0, 0.0))
+        learner.record(Sample(((64, 0),), 0.0))
         assert (learner.samples, learner.targets, learner.rule) == ([], 0, learner.startup)
 
 

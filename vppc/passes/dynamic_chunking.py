@@ -40,6 +40,10 @@ class LatencyModel(Protocol):
         """How many tokens behind ``prefix`` take so many seconds; None when the model cannot say."""
         ...
 
+    def growth(self, tokens: int, prefix: int = 0) -> float:
+        """Seconds that ``tokens`` more behind ``prefix`` take."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Quadratic:
@@ -104,10 +108,13 @@ class DcppRule:
         _check_sizes(self.budget, self.page, self.smooth)
         require_positive("smallest chunk", self.min_chunk)
 
-    def next_chunk(self, prefix: int, left: int) -> int:
-        exact = self.model.tokens_within(self.target, prefix)
+    def next_chunk(self, prefix: int, left: int, spent: float = 0.0) -> int:
+        """Tokens of a prompt's next chunk; 0 in a batch whose other parts leave no time, having ``spent`` seconds."""
+        if spent >= self.target:
+            return 0
+        exact = self.model.tokens_within(self.target - spent, prefix)
         if exact is None:
-            return min(self.budget, left)
+            return 0 if spent else min(self.budget, left)
         page = max(self.page, SMALLEST_PAGE)
         tokens = max(_smoothed(exact, self.budget, self.smooth), self.min_chunk)
         return min(-(-tokens // page) * page, self.budget, left)

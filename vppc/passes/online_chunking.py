@@ -19,8 +19,8 @@ both ways; what the VPP paper saw is close to ``wait``.
 **What was served before** counts too: the target and fit are of the prompts so far. ``warmups`` prompts, as long
 as the first of the schedule, are simulated before it.
 
-The simulation is of prompts one after another, one in a batch; the engine also fills what is left of a step's
-T with the next prompt.
+A batch of several parts has the target T as a budget of time: each part uses up what the fit says of it, and the next
+one gets what is left. The pass plans one prompt after another, one in a batch; the serving simulator fills batches.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ from vppc.passes.chunking import append_chunk
 from vppc.passes.dynamic_chunking import DcppChunks, DcppRule
 from vppc.passes.layout import Layout
 
+Behind: TypeAlias = tuple[int, int]
+"""(tokens, tokens of the same prompt before them)"""
+
 Measured: TypeAlias = Literal["own", "wait"]
 """What the engine's time of a batch is: the last rank's own work, or also its wait for the rank before."""
 
@@ -51,10 +54,9 @@ SMALLEST_GROWTH = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One batch of one part: ``tokens`` behind ``prefix`` took ``seconds``."""
+    """One batch: ``parts``, each some tokens behind a prefix, took ``seconds``."""
 
-    tokens: int
-    prefix: int
+    parts: tuple[Behind, ...]
     seconds: float
 
 
@@ -65,6 +67,10 @@ class HistoryModel:
     a: float
     b: float
     c: float
+
+    def growth(self, tokens: int, prefix: int = 0) -> float:
+        """Seconds of ``tokens`` more behind ``prefix``."""
+        return (self.a * tokens + self.b) * (tokens + prefix) + self.c
 
     def tokens_within(self, seconds: float, prefix: int) -> float | None:
         """The greatest number of tokens behind ``prefix`` that take so many seconds; None where there is none."""
@@ -86,7 +92,10 @@ def fit_history(samples: Sequence[Sample]) -> HistoryModel:
 
     A negative ``a`` becomes ``SMALLEST_GROWTH``; negative ``b`` and ``c`` stay.
     """
-    rows = [(s.tokens * (s.tokens + s.prefix), s.tokens + s.prefix, 1) for s in samples]
+    rows = [
+        (sum(n * (n + p) for n, p in sample.parts), sum(n + p for n, p in sample.parts), len(sample.parts))
+        for sample in samples
+    ]
     a, b, c = map(float, _least_squares(rows, [Fraction(s.seconds) for s in samples]))
     return HistoryModel(SMALLEST_GROWTH if a < 0 else a, b, c)
 
@@ -113,7 +122,7 @@ class Calibration:
         """Learn from a batch; a time that is not positive is none."""
         if sample.seconds <= 0:
             return
-        if sample.prefix == 0 and self.targets < TARGETS:
+        if self.targets < TARGETS and not any(prefix for _, prefix in sample.parts):
             self.rule = replace(self.rule, target=sample.seconds)
             self.targets += 1
         if len(self.samples) <= MOST:
@@ -121,13 +130,18 @@ class Calibration:
             if FEWEST <= len(self.samples) <= MOST:
                 self.rule = replace(self.rule, model=fit_history(self.samples))
 
-    def next_chunk(self, prefix: int, left: int) -> int:
-        """Tokens of the next chunk of a prompt."""
+    def next_chunk(self, prefix: int, left: int, taken: Sequence[Behind] = ()) -> int:
+        """Tokens of a prompt for the next batch, which has ``taken`` others already; 0 when its time is used up."""
+        spent = self._spent(taken)
         if prefix:
-            return self.rule.next_chunk(prefix, left)
+            return self.rule.next_chunk(prefix, left, spent)
         if not self.done:
-            return min(self.startup.budget, left)
-        return replace(self.rule, model=self.startup.model).next_chunk(prefix, left)
+            return min(self.startup.budget, left) if spent < self.rule.target else 0
+        return replace(self.rule, model=self.startup.model).next_chunk(prefix, left, spent)
+
+    def _spent(self, taken: Sequence[Behind]) -> float:
+        """Seconds of a step that parts use up; those without prefix by the start-up profile."""
+        return sum((self.rule if prefix else self.startup).model.growth(tokens, prefix) for tokens, prefix in taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +202,9 @@ class OnlineChunks:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A part on the last rank: ``wait`` seconds since that rank was free for it, ``own`` of work, until ``end``."""
+    """A batch on the last rank: ``wait`` seconds since that rank was free for it, ``own`` of work, until ``end``."""
 
-    part: Part
+    parts: tuple[Behind, ...]
     own: float
     wait: float
     end: float
@@ -198,7 +212,7 @@ class Batch:
     def sample(self, measured: str) -> Sample:
         """What the engine notes of it."""
         seconds = self.own + (self.wait if measured == "wait" else 0.0)
-        return Sample(self.part.tokens, self.part.start, seconds)
+        return Sample(self.parts, seconds)
 
 
 class _Pipeline:
@@ -218,7 +232,7 @@ class _Pipeline:
             begin = max(there, idle)
             self.free[rank] = begin + seconds
             there = self.channel_free[rank] = max(self.channel_free[rank], self.free[rank]) + costs.transfer[0]
-        return Batch(part, costs.seconds[-1], begin - idle, self.free[-1])
+        return Batch(((part.tokens, part.start),), costs.seconds[-1], begin - idle, self.free[-1])
 
 
 def _least_squares(rows: Sequence[Sequence[int]], values: Sequence[Fraction]) -> list[Fraction]:

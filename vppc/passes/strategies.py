@@ -105,7 +105,7 @@ def passes(options: Options, cost: CostModel) -> tuple[Pass, ...]:
     placement, vp, ranks = layout_of(options)
     _check(options, placement)
     layout = Layout(placement, vp, options.split, options.ranges)
-    first: list[Pass] = [_chunking(options, cost, layout)]
+    first: list[Pass] = [chunking(options, cost, layout)]
     if options.token_budget is not None:
         first.append(BatchPrompts(options.token_budget))
     first.append(layout)
@@ -119,7 +119,10 @@ def layout_of(options: Options) -> tuple[str, int, tuple[int, ...]]:
     return placement, vp, stage_ranks(placement, options.pp, vp)
 
 
-def _chunking(options: Options, cost: CostModel, layout: Layout) -> Pass:
+def chunking(
+    options: Options, cost: CostModel, layout: Layout
+) -> FixedChunks | DcppChunks | OnlineChunks | SglangChunks:
+    """The pass that makes a strategy's chunks."""
     if options.strategy == "dcpp":
         smooth = 1.0 if options.smooth is None else options.smooth
         startup = DcppChunks(options.chunk_size, cost, options.page_size, smooth, options.min_chunk)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from vppc.errors import InputError
 from vppc.passes.chunking import FixedChunks
-from vppc.passes.online_chunking import Sample
+from vppc.passes.online_chunking import Batch, Behind
 from vppc.serving.policy import Queue, Waiting
 
 
@@ -18,7 +19,8 @@ class Limits:
     ``chunk_size`` tokens are in a chunk at most, of which ``decode_tokens`` are kept free for decoding requests.
     ``max_in_flight`` counts chunks entered and not finished, ``max_buffers`` the activation buffers of a rank,
     ``max_resident_tokens`` the prompt tokens of requests entered and not finished, ``max_queued`` the requests that
-    wait for their first chunk. With ``share`` short prompts share a chunk. Raises InputError for what cannot work.
+    wait for their first chunk. With ``share`` short prompts share a chunk, with ``fill`` also any prompts: what one
+    leaves of a chunk the next one begins in, as vLLM has it. Raises InputError for what cannot work.
     """
 
     chunk_size: int = 8192
@@ -28,6 +30,7 @@ class Limits:
     decode_tokens: int = 0
     max_queued: int | None = None
     share: bool = True
+    fill: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("chunk_size", 1), ("max_in_flight", 1), ("max_buffers", 2), ("max_resident_tokens", 1),
@@ -50,19 +53,22 @@ class Limits:
 class ChunkRule(Protocol):
     """How long the next chunk of a prompt is; told of what chunks took, so that it can learn."""
 
-    def next_chunk(self, prefix: int, left: int) -> int:
-        """Tokens of the next chunk behind ``prefix`` tokens, 1 to ``left``."""
+    def next_chunk(self, prefix: int, left: int, taken: Sequence[Behind] = ()) -> int:
+        """Tokens of the next chunk behind ``prefix`` tokens, 1 to ``left``; 0 where ``taken`` parts leave no room."""
         ...
 
-    def record(self, sample: Sample) -> None:
-        """A chunk of one part has run."""
+    def record(self, batch: Batch) -> None:
+        """A chunk is through, at this time of the clock."""
         ...
 
 
 class Fixed(FixedChunks):
     """Chunks of one size; there is nothing to learn."""
 
-    def record(self, sample: Sample) -> None:
+    def next_chunk(self, prefix: int, left: int, taken: Sequence[Behind] = ()) -> int:
+        return min(self.chunk_size, left)
+
+    def record(self, batch: Batch) -> None:
         """Chunks of one size stay as they are."""
 
 
@@ -95,8 +101,10 @@ class Batcher:
             return []
         budget = self.limits.prefill_tokens
         shares = [Share(first, min(budget, self.rule.next_chunk(first.covered, first.left)))]
-        if self.limits.share and _is_whole(shares[0]):
-            self._fill(shares, now, budget - shares[0].tokens, room - first.request.prompt_tokens)
+        fill = self.limits.fill and not barrier
+        if fill or (self.limits.share and _is_whole(shares[0])):
+            new = first.request.prompt_tokens if first not in self.started else 0
+            self._fill(shares, now, budget - shares[0].tokens, room - new, fill=fill)
         return shares
 
     def take(self, shares: list[Share], now: float) -> None:
@@ -132,16 +140,23 @@ class Batcher:
             return None
         return self.queue.take_out(min(self.started, key=lambda each: self.queue.policy.key(each, now)))
 
-    def _fill(self, shares: list[Share], now: float, budget: int, room: float) -> None:
-        """Add whole prompts, in the order of the queue, while they fit."""
-        while (waiting := self.queue.pop(now)) is not None:
-            fits = waiting.left <= budget and waiting.request.prompt_tokens <= room and waiting not in self.started
-            if not fits or not _is_whole(Share(waiting, self.rule.next_chunk(waiting.covered, waiting.left))):
+    def _fill(self, shares: list[Share], now: float, budget: int, room: float, *, fill: bool) -> None:
+        """Add prompts in the order of the queue while they fit: whole ones, or with ``fill`` as much as fits of any."""
+        taken = [_behind(shares[0])]
+        while budget and (waiting := self.queue.pop(now)) is not None:
+            new = waiting.request.prompt_tokens if waiting not in self.started else 0
+            share = Share(waiting, min(budget, self.rule.next_chunk(waiting.covered, waiting.left, taken)))
+            if not share.tokens or new > room or not (fill or _is_whole(share)):
                 self.queue.give_back(waiting, now)
                 return
-            shares.append(Share(waiting, waiting.left))
-            budget -= waiting.left
-            room -= waiting.request.prompt_tokens
+            shares.append(share)
+            taken.append(_behind(share))
+            budget -= share.tokens
+            room -= new
+
+
+def _behind(share: Share) -> Behind:
+    return share.tokens, share.waiting.covered
 
 
 def _is_whole(share: Share) -> bool:

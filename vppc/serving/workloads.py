@@ -2,7 +2,8 @@
 
 Two ways to come. In an *open loop* each request comes at its arrival, whatever becomes of those before. In a *closed
 loop* there are as many users as ``concurrency`` says, and each sends the next request when the one before has its
-first token; arrivals mean nothing.
+first token; arrivals mean nothing. The users' first requests come ``STAGGER`` apart, since no client sends many at one
+moment: a pipeline that was empty then starts with the first alone.
 
 The suites are those of the VPP paper's section 6.1, one output token a request:
 
@@ -26,6 +27,9 @@ from random import Random
 
 from vppc.errors import InputError
 from vppc.ir.schedule import Request
+
+STAGGER = 1e-3
+"""Seconds between the first requests of the users in a closed loop."""
 
 MIXED_QUANTILES = ((0.0, 7), (0.5, 10_000), (0.9, 64_000), (1.0, 122_710))
 """Share of the mixed requests, and the length in tokens that so many do not exceed."""
