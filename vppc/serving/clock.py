@@ -16,19 +16,23 @@ Times are seconds of one clock, which never goes back. What has been taken is fo
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from vppc.costs.model import CostModel, Prices
 from vppc.errors import InputError
 from vppc.ir.schedule import Chunk, Model, Part, Request, Schedule
 from vppc.passes.admission import default_in_flight
 from vppc.passes.layout import Layout
-from vppc.passes.list_schedule import ListScheduler, Ran
+from vppc.passes.list_schedule import ListScheduler, Ran, Source
+from vppc.passes.online_chunking import Batch
 from vppc.passes.strategies import Options, layout_of
 from vppc.serving.batching import Batcher, ChunkRule, Fixed, Limits, Share
+from vppc.serving.blocking import Block, BlockClock
+from vppc.serving.emit import AHEAD, SPARE
 from vppc.serving.policy import Policy, Queue, Waiting
 
 
@@ -49,12 +53,14 @@ class FirstToken(NamedTuple):
 
 class Committed(NamedTuple):
     """What was decided: new requests (their indices go on counting), chunks and whether each makes a token,
-    operations by start, and the indices of requests that are cancelled with a part of their prompt in no chunk."""
+    operations by start, in the blocking scheme also their programs, and the indices of requests that are cancelled
+    with a part of their prompt in no chunk."""
 
     requests: tuple[Request, ...]
     chunks: tuple[Chunk, ...]
     samples: tuple[bool, ...]
     operations: tuple[Ran, ...]
+    blocks: tuple[Block, ...]
     cancelled: tuple[int, ...]
 
 
@@ -70,7 +76,8 @@ class _Running:
 
 
 class _InFlight(NamedTuple):
-    requests: tuple[int, ...]
+    chunk: Chunk
+    entered: float
     ending: tuple[int, ...]
 
 
@@ -78,6 +85,44 @@ def header_of(options: Options, model: Model) -> Schedule:
     """The stages and channels of a strategy, without requests. Raises InputError."""
     placement, vp, _ = layout_of(options)
     return Layout(placement, vp, options.split, options.ranges)(Schedule(options.strategy, model, options.pp, 1))
+
+
+class Clock(Protocol):
+    """Runs the chunks that enter. Of :class:`ListScheduler`, which see, and of :class:`BlockClock`."""
+
+    def enter(self, chunk: Chunk, requests: Sequence[Request], now: float, group: int) -> None:
+        """The next chunk, and the request of each of its parts."""
+        ...
+
+    def reprice(self, cost: CostModel) -> None: ...
+    def withdraw(self) -> None: ...
+    def look(self, rank: int, at: float) -> None: ...
+    def next_look(self) -> float: ...
+    def run(self, before: float = inf) -> None: ...
+    def take_ran(self) -> list[Ran]: ...
+    def take_blocks(self) -> list[Block]: ...
+
+
+class _ListClock(ListScheduler):
+    """The list scheduler, with chunks that it prices as they enter."""
+
+    def __init__(self, setup: Schedule, cost: CostModel, policy: Policy, source: Source) -> None:
+        super().__init__(setup, several=policy.finish_first, source=source)
+        self._setup = setup
+        self._prices = Prices(setup.stages, cost)
+
+    def enter(self, chunk: Chunk, requests: Sequence[Request], now: float, group: int) -> None:
+        """See :class:`Clock`."""
+        ends = {part.request: request.prompt_tokens for part, request in zip(chunk.parts, requests, strict=True)}
+        self.extend(self._prices.of((chunk,), ends), (now,), (-1,), (group,))
+
+    def reprice(self, cost: CostModel) -> None:
+        """See :class:`Clock`."""
+        self._prices = Prices(self._setup.stages, cost)
+
+    def take_blocks(self) -> list[Block]:
+        """None: its operations are emitted one by one."""
+        return []
 
 
 class Pipeline:
@@ -93,23 +138,28 @@ class Pipeline:
         rule: ChunkRule | None = None,
     ) -> None:
         self.limits, self.policy = limits, policy
-        self.in_flight_limit = _in_flight(setup, limits, policy, strategy)
+        self.in_flight, self.buffers = _room(setup, limits, policy, strategy)
         self._barrier = strategy in ("vpp", "vpp-async")
         self._batcher = Batcher(Queue(policy), rule or Fixed(limits.chunk_size), limits)
-        self._scheduler = ListScheduler(setup, several=policy.finish_first, source=self)
-        self._prices = Prices(setup.stages, cost)
+        self._clock: Clock
+        if strategy == "vpp":
+            self._clock = BlockClock(setup, cost, self.in_flight, limits.max_buffers, self)
+            self._may_enter: float = inf  # its clock sees to the chunks in flight
+        else:
+            self._clock = _ListClock(setup, cost, policy, self)
+            self._may_enter = self.in_flight
 
         self._numbers = 0
         self._coming: list[tuple[float, int, Waiting]] = []  # those that have not come yet, a heap
         self._by_id: dict[str, Waiting] = {}  # all that are not through
         self._running: dict[int, _Running] = {}  # by index
         self._indices = 0
-        self._ends: dict[int, int] = {}  # prompt tokens by index
         self._group = -1
         self._shares: list[Share] = []  # of the chunk that was proposed and not taken
         self._proposal: Chunk | None = None
         self._flying: deque[_InFlight] = deque()
-        self._leaving: deque[tuple[float, _InFlight]] = deque()
+        self._leaving: deque[tuple[_InFlight, Batch]] = deque()
+        self._last_end = -inf  # of the last stage
         self._in_flight = 0
         self._resident = 0
 
@@ -124,8 +174,8 @@ class Pipeline:
         """Requests that wait, those with a part of their prompt in chunks included."""
         return len(self._batcher.queue) + len(self._coming)
 
-    def submit(self, request: Request, now: float) -> None:
-        """A request comes, now or at its later arrival.
+    def submit(self, request: Request, now: float, arrival: float | None = None) -> None:
+        """A request comes, now or at its later arrival; that is given where the request's own is on another clock.
 
         Raises QueueFull, and InputError for an id in use, a prompt without a token to compute, and one that can
         never be resident.
@@ -145,14 +195,14 @@ class Pipeline:
             )
         if self.limits.max_queued is not None and self.queued - len(self._batcher.started) >= self.limits.max_queued:
             raise QueueFull(f"{self.limits.max_queued} requests wait already", remedy="try again later")
-        comes = max(now, request.arrival)
+        comes = max(now, request.arrival if arrival is None else arrival)
         waiting = Waiting(request, self._numbers, comes, request.cached_tokens)
         self._numbers += 1
         self._by_id[request.id] = waiting
         heappush(self._coming, (comes, waiting.number, waiting))
         if comes <= now:
             self._reconsider(now)
-        self._scheduler.look(0, comes)
+        self._clock.look(0, comes)
 
     def cancel(self, request_id: str, now: float) -> bool:
         """A request is given up; whether it was there and not through. What is in chunks runs on."""
@@ -171,16 +221,20 @@ class Pipeline:
         elif waiting.queued:
             self._batcher.drop(waiting)
         waiting.gone = True
-        self._scheduler.look(0, now)
+        self._clock.look(0, now)
         return True
 
     def run(self, before: float = inf) -> None:
         """Commit all that starts before that time."""
-        self._scheduler.run(before)
+        self._clock.run(before)
+
+    def replan(self, cost: CostModel) -> None:
+        """Price the chunks that are to come by other costs."""
+        self._clock.reprice(cost)
 
     def next_event(self) -> float:
         """When something can start next; infinite when nothing is left to do."""
-        return self._scheduler.next_look()
+        return self._clock.next_look()
 
     def take_committed(self) -> Committed:
         """What was committed since the last time."""
@@ -188,7 +242,8 @@ class Pipeline:
             tuple(self._new_requests),
             tuple(self._new_chunks),
             tuple(self._samples),
-            tuple(self._scheduler.take_ran()),
+            tuple(self._clock.take_ran()),
+            tuple(self._clock.take_blocks()),
             tuple(self._cancelled),
         )
         self._new_requests.clear()
@@ -207,23 +262,22 @@ class Pipeline:
         self._arrive(now)
         self._retire(now)
         comes = self._coming[0][0] if self._coming else inf
-        if self._in_flight >= self.in_flight_limit:
-            return self._leaving[0][0] if self._leaving else inf
+        if self._in_flight >= self._may_enter:
+            return self._leaving[0][1].end if self._leaving else inf
         limit = self.limits.max_resident_tokens
         room = inf if limit is None else limit - self._resident
         shares = self._batcher.propose(now, room, barrier=self._barrier, idle=not self._in_flight)
         if not shares:
-            return min(comes, self._leaving[0][0]) if self._leaving else comes
+            return min(comes, self._leaving[0][1].end) if self._leaving else comes
         fresh = self._indices
         parts = []
         for waiting, tokens in shares:
             if waiting.index < 0:
                 waiting.index, fresh = fresh, fresh + 1
-                self._ends[waiting.index] = waiting.request.prompt_tokens
             parts.append(Part(waiting.index, waiting.covered, tokens))
         chunk = Chunk(tuple(parts))
         group = self._group + (not self._batcher.started)
-        self._scheduler.extend(self._prices.of((chunk,), self._ends), (now,), (-1,), (group,))
+        self._clock.enter(chunk, [share.waiting.request for share in shares], now, group)
         self._shares, self._proposal = shares, chunk
         return now
 
@@ -239,9 +293,8 @@ class Pipeline:
                 self._running[waiting.index] = _Running(waiting, now)
                 self._resident += waiting.request.prompt_tokens
             self._running[waiting.index].chunks += 1
-        requests = tuple(share.waiting.index for share in self._shares)
         ending = tuple(share.waiting.index for share in self._shares if not share.waiting.left)
-        self._flying.append(_InFlight(requests, ending))
+        self._flying.append(_InFlight(self._proposal, now, ending))
         self._new_chunks.append(self._proposal)
         self._samples.append(bool(ending))
         self._in_flight += 1
@@ -256,8 +309,11 @@ class Pipeline:
                 waiting = running.waiting
                 self._by_id.pop(waiting.request.id, None)
                 self._finished.append(FirstToken(waiting.request.id, index, waiting.since, running.started, end))
-        self._leaving.append((end, flying))
-        self._scheduler.look(0, end)
+        parts = tuple((part.tokens, part.start) for part in flying.chunk.parts)
+        wait = start - max(flying.entered, self._last_end)
+        self._leaving.append((flying, Batch(parts, end - start, wait, end)))
+        self._last_end = end
+        self._clock.look(0, end)
 
     def _arrive(self, now: float) -> None:
         while self._coming and self._coming[0][0] <= now:
@@ -267,10 +323,12 @@ class Pipeline:
 
     def _retire(self, now: float) -> None:
         """Chunks that have finished by now make room."""
-        while self._leaving and self._leaving[0][0] <= now:
-            _, flying = self._leaving.popleft()
+        while self._leaving and self._leaving[0][1].end <= now:
+            flying, batch = self._leaving.popleft()
             self._in_flight -= 1
-            for index in flying.requests:
+            self._batcher.rule.record(batch)
+            for part in flying.chunk.parts:
+                index = part.request
                 running = self._running[index]
                 running.chunks -= 1
                 if not running.chunks and (running.cancelled or not running.waiting.left):
@@ -278,27 +336,30 @@ class Pipeline:
 
     def _release(self, index: int) -> None:
         running = self._running.pop(index)
-        del self._ends[index]
         self._resident -= running.waiting.request.prompt_tokens
 
     def _reconsider(self, now: float) -> None:
         """Withdraw the chunk that was proposed and not taken: there may be a better one now."""
         if self._proposal is None:
             return
-        self._scheduler.withdraw()
+        self._clock.withdraw()
         for waiting, _ in self._shares:
             if waiting.index >= self._indices:
-                del self._ends[waiting.index]
                 waiting.index = -1
         self._batcher.give_back(self._shares, now)
         self._shares, self._proposal = [], None
 
 
-def _in_flight(setup: Schedule, limits: Limits, policy: Policy, strategy: str) -> int:
-    """How many chunks may be in flight: what the limits say, else as many as there are ranks on a straight placement,
-    and what the order needs on others."""
-    ranks = setup.stage_ranks
+def _room(setup: Schedule, limits: Limits, policy: Policy, strategy: str) -> tuple[int, int]:
+    """How many chunks may be in flight, and how many buffers a rank has.
+
+    Without a limit as many chunks as there are ranks on a straight placement, and what the order needs on others.
+    """
     packed = strategy == "vpp-packed" and policy.packed
-    least = setup.pp if setup.vp == 1 else default_in_flight(ranks, packed)
-    asked = limits.max_in_flight or least
-    return asked if limits.max_buffers is None else min(asked, limits.max_buffers - 1)
+    least = setup.pp if setup.vp == 1 else default_in_flight(setup.stage_ranks, packed)
+    in_flight = limits.max_in_flight or least
+    if strategy == "vpp":
+        return in_flight, limits.max_buffers or 2 * setup.vp  # a step's outputs, and its inputs or what it receives
+    if limits.max_buffers is None:
+        return in_flight, in_flight + SPARE + AHEAD
+    return min(in_flight, limits.max_buffers - SPARE), limits.max_buffers

@@ -5,13 +5,17 @@
     compiler.add(request, now)                  see Pipeline.submit; raises QueueFull and InputError
     compiler.cancel(request_id, now) -> bool
     compiler.advance(now) -> Segment | None     what the ranks are to run next, verified
-    compiler.reached(rank, instruction, now)    the rank has run that instruction
-    compiler.take_finished()                    the first tokens planned since the last time
-    compiler.next_event()                       when to advance next, on the caller's clock
+    compiler.reached(rank, instruction, now)    the rank was through with that instruction at that time
+    compiler.next_event()                       when to advance next; inf when nothing is left to do
+    compiler.replan(cost)                       other costs, for chunks that are to come
     compiler.close() -> Segment | None          all that is left, and the end of the stream
 
 A request has its index, in ``Segment.requests``, from its first chunk on; one that is cancelled before is never in the
 stream. One that is cancelled later is named in ``Segment.extra["cancelled"]``: nothing more of its prompt follows.
+
+**The two clocks.** The caller's time goes on by itself; the plan's is the pipeline's, on which operations take what
+the costs say. They start together. What the ranks report corrects their difference: the plan is as late as the rank
+that is the least late, so that no rank runs dry, and no chunk is made long before it can run.
 """
 
 from __future__ import annotations
@@ -30,13 +34,17 @@ from vppc.ir.rules import Verifier
 from vppc.ir.schedule import Chunk, Request, Schedule
 from vppc.ir.segment import Segment
 from vppc.serving.batching import ChunkRule, Limits
-from vppc.serving.clock import FirstToken, Pipeline
-from vppc.serving.emit import Emitter, pool_size
+from vppc.serving.clock import Pipeline
+from vppc.serving.emit import Emitter
 from vppc.serving.policy import Policy
 
 
 class IncrementalCompiler:
-    """Compiles a stream. ``horizon`` is how many seconds the ranks' programs reach beyond the present, at least."""
+    """Compiles a stream. The programs reach ``horizon`` seconds beyond the present, and to the end of what runs then.
+
+    The horizon has to cover the way of a segment to the ranks, and of a report back. What is compiled cannot be
+    changed by who comes next, so it is not to be longer than that.
+    """
 
     def __init__(
         self,
@@ -50,10 +58,12 @@ class IncrementalCompiler:
         horizon: float = 0.05,
     ) -> None:
         self._pipeline = Pipeline(setup, cost, limits, policy, strategy, rule)
-        in_flight = self._pipeline.in_flight_limit
-        buffers = limits.max_buffers or pool_size(in_flight)
-        self._emitter = Emitter(setup, buffers, in_flight)
+        buffers = self._pipeline.buffers
+        self._emitter = Emitter(setup, buffers, self._pipeline.in_flight)
         self._horizon = horizon
+        self._lags: dict[int, float] = {}  # by rank, what it was last late by
+        self._late = 0.0  # what the plan's clock is behind the caller's
+        self._now = 0.0  # the plan's present
         programs = tuple(Program.of(rank, buffers, []) for rank in range(setup.pp))
         extra = {
             **setup.extra,
@@ -67,64 +77,79 @@ class IncrementalCompiler:
         self._sequence = 0
         self._requests: list[Request] = []
         self._chunks: list[Chunk] = []
+        self._cancelled: list[int] = []
 
     def opening(self) -> Schedule:
         """The schedule that the stream begins with."""
         return self._opening
 
     def add(self, request: Request, now: float) -> None:
-        """A request comes; see :meth:`Pipeline.submit`."""
-        self._pipeline.submit(request, now)
+        """A request comes, now or at its later arrival; see :meth:`Pipeline.submit`."""
+        self._pipeline.submit(request, self._present(now), arrival=request.arrival - self._late)
 
     def cancel(self, request_id: str, now: float) -> bool:
         """A request is given up; see :meth:`Pipeline.cancel`."""
-        return self._pipeline.cancel(request_id, now)
+        return self._pipeline.cancel(request_id, self._present(now))
+
+    def replan(self, cost: CostModel) -> None:
+        """Price the chunks that are to come by other costs."""
+        self._pipeline.replan(cost)
 
     def reached(self, rank: int, instruction: int, now: float) -> None:
-        """The rank has run that instruction, at that time."""
-
-    def take_finished(self) -> list[FirstToken]:
-        """The first tokens planned since the last time."""
-        return self._pipeline.take_finished()
+        """The rank was through with that instruction at that time."""
+        lag = self._emitter.lag(rank, instruction, now)
+        if lag is not None:
+            self._lags[rank] = lag
+            self._late = min(self._lags.values())
 
     def next_event(self) -> float:
         """When to advance next; infinite when nothing is left to do."""
-        return self._pipeline.next_event() - self._horizon
+        return min(self._pipeline.next_event(), self._emitter.next_start()) - self._horizon + self._late
 
     def advance(self, now: float) -> Segment | None:
         """What the ranks are to run next; None when there is nothing. Raises CheckFailed where it breaks a rule."""
-        return self._segment(now + self._horizon)
+        until = self._present(now) + self._horizon
+        self._commit(until)
+        self._commit(self._emitter.known_until(until))
+        self._emitter.emit(until)
+        return self._segment(closed=False)
 
     def close(self) -> Segment | None:
         """All that is left; the stream ends."""
-        return self._segment(inf)
+        self._commit(inf)
+        self._emitter.close()
+        return self._segment(closed=True)
 
-    def _segment(self, until: float) -> Segment | None:
-        cancelled = [*self._commit(until)]
-        if until == inf:
-            self._emitter.close()
+    def _present(self, now: float) -> float:
+        self._now = max(self._now, now - self._late)
+        return self._now
+
+    def _commit(self, before: float) -> None:
+        """Let the plan's clock run."""
+        self._pipeline.run(before)
+        committed = self._pipeline.take_committed()
+        if committed.blocks:
+            for block in committed.blocks:
+                self._emitter.append(block)
         else:
-            cancelled += self._commit(self._emitter.busy_until())
-            self._emitter.emit(until)
+            self._emitter.commit(committed.operations, committed.samples)
+        self._requests += committed.requests
+        self._chunks += committed.chunks
+        self._cancelled += committed.cancelled
+        self._pipeline.take_finished()  # the plan's; the ranks' own are what counts
+
+    def _segment(self, *, closed: bool) -> Segment | None:
+        """What there is since the last segment, verified."""
         programs = self._emitter.take()
-        if not (programs or self._requests or self._chunks or cancelled):
+        if not (programs or self._requests or self._chunks or self._cancelled):
             return None
         self._sequence += 1
-        extra = {"cancelled": cancelled} if cancelled else {}
+        extra = {"cancelled": self._cancelled} if self._cancelled else {}
         segment = Segment(self._sequence, self._previous, tuple(self._requests), tuple(self._chunks), programs, extra)
-        self._requests, self._chunks = [], []
+        self._requests, self._chunks, self._cancelled = [], [], []
         self._previous = digest("".join(segment_text(segment)).encode())
         self._verifier.extend(segment, self._previous)
-        findings = self._verifier.findings(closed=until == inf)
+        findings = self._verifier.findings(closed=closed)
         if findings:
             raise CheckFailed(findings)
         return segment
-
-    def _commit(self, before: float) -> tuple[int, ...]:
-        """Let the clock run; returns what was cancelled."""
-        self._pipeline.run(before)
-        committed = self._pipeline.take_committed()
-        self._emitter.commit(committed.operations, committed.samples)
-        self._requests += committed.requests
-        self._chunks += committed.chunks
-        return committed.cancelled

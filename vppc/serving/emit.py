@@ -18,23 +18,27 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
+from itertools import takewhile
 from math import inf
 from typing import NamedTuple
 
-from vppc.ir.instruction import FORWARD, RECV, SAMPLE, SEND, WAIT, WIDTH
+from vppc.ir.instruction import FORWARD, RECV, SAMPLE, SEND, WAIT, WIDTH, Program
 from vppc.ir.schedule import Schedule
 from vppc.ir.segment import Continuation
 from vppc.passes.list_schedule import Ran
+from vppc.serving.blocking import Block
 
 AHEAD = 2
 """Buffers of a rank for RECVs that are posted before their value exists, beside another of the same chunk."""
 
 
-def pool_size(in_flight: int) -> int:
-    """Buffers of a rank with so many chunks in flight."""
-    return in_flight + 1 + AHEAD
+SPARE = 1
+"""Buffers of a rank beside one for each chunk in flight, for the output that is being written."""
+
+PLAN = 4096
+"""Instructions of a rank, at most, that were emitted and whose end is not reported, with their planned times."""
 
 
 class _Sent(NamedTuple):
@@ -51,8 +55,8 @@ class Emitter:
 
     def __init__(self, setup: Schedule, buffers: int, in_flight: int) -> None:
         self._ranks = setup.stage_ranks
-        self._ahead = buffers - in_flight - 1
-        self._lanes = [_Lane(setup, rank, buffers, self._ahead) for rank in range(setup.pp)]
+        ahead = buffers - in_flight - SPARE
+        self._lanes = [_Lane(setup, rank, buffers, ahead) for rank in range(setup.pp)]
         self._entered: dict[int, float] = {}
         self._last = len(self._ranks) - 1
         self._chunks = 0
@@ -75,9 +79,19 @@ class Emitter:
                 sent = _Sent(op.end, op.chunk, op.stage + 1, self._entered[op.chunk])
                 self._lanes[peer].incoming[op.rank].append(sent)
 
-    def busy_until(self) -> float:
-        """When the last of the operations ends that are not emitted."""
-        return max((lane.pending[-1].end for lane in self._lanes if lane.pending), default=0.0)
+    def append(self, block: Block) -> None:
+        """Emit what was compiled by itself, between two times at which nothing is under way."""
+        for lane, program, ends in zip(self._lanes, block.programs, block.ends, strict=True):
+            lane.append(program, block.first, [block.start + end for end in ends])
+
+    def known_until(self, before: float) -> float:
+        """How far the clock must have run for :meth:`emit`: to the end of the operations that start before then."""
+        ends = (op.end for lane in self._lanes for op in takewhile(lambda op: op.start < before, lane.pending))
+        return max(ends, default=before)
+
+    def next_start(self) -> float:
+        """When the first operation starts that is not emitted; infinite when there is none."""
+        return min((lane.pending[0].start for lane in self._lanes if lane.pending), default=inf)
 
     def emit(self, before: float) -> None:
         """Emit the operations that start before then; all that starts before they end has been committed."""
@@ -90,6 +104,13 @@ class Emitter:
         self.emit(inf)
         for lane in self._lanes:
             lane.close()
+
+    def lag(self, rank: int, instruction: int, now: float) -> float | None:
+        """How much later than planned that instruction has run; None where the plan is no longer, or not, known."""
+        planned, plan = None, self._lanes[rank].plan
+        while plan and plan[0][0] <= instruction:
+            planned = plan.popleft()[1]
+        return None if planned is None else now - planned
 
     def take(self) -> tuple[Continuation, ...]:
         """What was emitted since the last time."""
@@ -106,6 +127,7 @@ class _Lane:
         self.start = 0  # instructions that were taken
         self.code = array("i")
         self.pending: deque[Ran] = deque()
+        self.plan: deque[tuple[int, float]] = deque(maxlen=PLAN)  # instructions, and when they are through
         self.samples: dict[int, bool] = {}
         self.incoming: dict[int, deque[_Sent]] = {src: deque() for src, dst in ids if dst == rank}
         self.channel_from = {src: id for (src, dst), id in ids.items() if dst == rank}
@@ -125,11 +147,13 @@ class _Lane:
         source, target = -1, -1
         if stage:
             if (chunk, stage) in self.posted:
+                self.plan.append((self._length(), op.start))
                 self._wait(self.posted.pop((chunk, stage)))
             source = self.inputs.pop((chunk, stage))
         sampled = stage == self.last and self.samples.pop(chunk)
         if stage < self.last or sampled:
             target = self._take(op.start)
+        self.plan.append((self._length(), op.end))
         self.code.extend((FORWARD, chunk, stage, source, target, -1))
         if source >= 0:
             self.free.append(source)
@@ -144,6 +168,17 @@ class _Lane:
                 heappush(self.sends, (op.arrives, self._length(), target, chunk))
                 self.sending[chunk] = op.arrives
                 self.code.extend((SEND, chunk, stage, target, peer, self.channel_to[peer]))
+
+    def append(self, program: Program, first: int, ends: Sequence[float]) -> None:
+        """Emit a program whose chunk 0 is number ``first`` here, and whose instructions end then."""
+        start = self._length()
+        for (op, chunk, stage, x, y, z), end in zip(program.rows(), ends, strict=True):
+            if op == WAIT:
+                self._wait(start + x)
+            else:
+                if op == FORWARD:
+                    self.plan.append((self._length(), end))
+                self.code.extend((op, first + chunk, stage, x, y, z))
 
     def close(self) -> None:
         while self.sends:
