@@ -14,6 +14,7 @@ examples:
   torchrun --nproc-per-node 2 -m runtime plan.json
   torchrun --nproc-per-node 2 -m runtime plan.json --runner timed --journal out/run
   torchrun --nproc-per-node 2 -m runtime plan.json --runner vllm --model checkpoint
+  torchrun --nproc-per-node 2 -m runtime --stream     (and beside it: vppc serve --attach HOST:PORT)
   python -m runtime --selftest --help
 
 signals, to the process of any rank: USR1 prints where every rank stands; USR2 cancels the requests that the rank
@@ -24,9 +25,10 @@ exit status: 0 done, 1 the run failed, 2 bad usage or bad input.
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The command line, checked by type and range."""
+    """The command line, checked by type and range. ``schedule`` is empty for a ``stream``."""
 
     schedule: str
+    stream: bool
     runner: str
     model: str | None
     tp: int
@@ -49,7 +51,8 @@ def parse(arguments: list[str]) -> Arguments:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("schedule", metavar="SCHEDULE", help="a schedule file from vppc compile")
+    parser.add_argument("schedule", metavar="SCHEDULE", nargs="?", help="a schedule file from vppc compile")
+    parser.add_argument("--stream", action="store_true", help="run what `vppc serve` sends, in place of a file")
     parser.add_argument(
         "--runner",
         choices=RUNNERS,
@@ -86,6 +89,13 @@ def parse(arguments: list[str]) -> Arguments:
     )
     parser.add_argument("--profile", type=Path, metavar="DIR", help="write torch.profiler traces")
     given = vars(parser.parse_args(arguments))
+    if given["stream"]:
+        for option in ("schedule", "journal", "prompts", "cancel", "profile"):
+            if given[option]:
+                parser.error(f"--stream takes no {option}")
+        given["schedule"] = ""
+    elif given["schedule"] is None:
+        parser.error("the following arguments are required: SCHEDULE")
     return Arguments(**{**given, "cancel": tuple(given["cancel"])})
 
 

@@ -83,6 +83,11 @@ class Board:
         """Say why the run ends, unless somebody has said so before."""
         self._store.compare_set("verdict", "", json.dumps(verdict))
 
+    def verdict(self) -> Verdict | None:
+        """Why the run ends, None while it goes on or has not begun; for a launcher."""
+        said = self._store.get("verdict") if self._store.check(["verdict"]) else b""
+        return Verdict(*json.loads(said)) if said else None
+
     def cancel(self, run: int, requests: tuple[int, ...]) -> None:
         """Ask all to cancel requests of the run with that number."""
         self._store.append("cancel", "".join(f"{run}:{request} " for request in requests))

@@ -8,17 +8,17 @@ which requests are cancelled.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 
 from runtime.clock import Clock
 from runtime.devices.protocol import Link, Progress, Transfer
 from runtime.faults import Position, RunFailed
-from runtime.journal import Journal
+from runtime.plan import Plan
 from runtime.runners.protocol import Buffer, Runner
 from vppc.ir.instruction import FORWARD, RECV, SEND, WAIT, Row
 from vppc.ir.schedule import Schedule
@@ -54,69 +54,109 @@ class Cancellation:
 
 _NONE: frozenset[int] = frozenset()
 
+MOST_VIEWS = 4096
+"""Slices of buffers that are kept; a program without end sees chunks of all sizes."""
+
+
+class Load(NamedTuple):
+    """What a rank has to know of a chunk while it runs it.
+
+    ``rows`` of a buffer are its activations; ``leaving`` are those of its ``requests`` that have no part after it;
+    ``sampled`` whether this rank makes a token from it; ``arrival`` the seconds before which it does not start.
+    """
+
+    rows: int
+    requests: frozenset[int]
+    leaving: Sequence[int]
+    sampled: bool
+    arrival: float = 0.0
+
+
+def loads_of(schedule: Schedule, rank: int) -> dict[int, Load]:
+    """What ``rank`` has to know of every chunk of a schedule."""
+    last = {part.request: index for index, chunk in enumerate(schedule.chunks) for part in chunk.parts}
+    leaving: dict[int, list[int]] = {}
+    for request, chunk in last.items():
+        leaving.setdefault(chunk, []).append(request)
+    here = schedule.stage_ranks[-1] == rank
+    return {
+        index: Load(
+            chunk.tokens,
+            frozenset([part.request for part in chunk.parts]),
+            leaving.get(index, ()),
+            here and sampled,
+            arrival,
+        )
+        for index, (chunk, sampled, arrival) in enumerate(
+            zip(schedule.chunks, schedule.samples, schedule.chunk_arrivals, strict=True)
+        )
+    }
+
+
+class Times(Protocol):
+    """Keeps when each instruction ran, in order, as ``time.perf_counter()`` reads."""
+
+    def add(self, start: float, end: float) -> None: ...
+
 
 class Interpreter:
-    """Runs the program of ``rank``. ``buffers`` are the tensors of its buffer numbers.
+    """Runs the program of ``rank``. ``loads`` are its chunks, ``buffers`` the tensors of its buffer numbers.
 
-    ``tokens`` are those made so far, ``seconds`` how long the program took, ``position`` is where it stands. A device
-    that queues instructions has a ``progress``, which also reports the times of the journal.
+    ``tokens`` are those made so far, unless they are delivered; ``seconds`` how long the program took, ``position``
+    where it stands. A device that queues instructions has a ``progress``, which also reports the times.
     """
 
     def __init__(
         self,
-        schedule: Schedule,
+        plan: Plan,
         rank: int,
         runner: Runner,
+        loads: Mapping[int, Load],
         links: Mapping[int, Link],
         buffers: Sequence[Buffer],
         clock: Clock,
         *,
         position: Position | None = None,
         progress: Progress | None = None,
-        journal: Journal | None = None,
+        times: Times | None = None,
         cancellation: Cancellation | None = None,
+        deliver: Callable[[Token], None] | None = None,
         mark: Mark | None = None,
         check_finite: bool = False,
     ) -> None:
-        self.schedule, self.rank, self.runner = schedule, rank, runner
+        self.plan, self.rank, self.runner, self.loads = plan, rank, runner, loads
         self.links, self.buffers, self.clock = links, buffers, clock
-        self.progress, self.journal, self.mark, self.check_finite = progress, journal, mark, check_finite
+        self.progress, self.times, self.mark, self.check_finite = progress, times, mark, check_finite
         self.cancellation = cancellation or Cancellation()
         self.position = position or Position(rank)
         self.tokens: list[Token] = []
+        self.deliver = deliver or self.tokens.append
         self.seconds = 0.0
+        self.posted: dict[int, Transfer] = {}
+        """The transfers that are posted and not waited for, by the index of the SEND or RECV."""
         self._origin = 0.0
-        self._posted: dict[int, Transfer] = {}
         self._prepared: dict[int, tuple[frozenset[int], Any]] = {}
         self._views: dict[tuple[int, int], Buffer] = {}
-        self._rows = [chunk.tokens for chunk in schedule.chunks]
-        self._requests = [frozenset([part.request for part in chunk.parts]) for chunk in schedule.chunks]
-        last = {part.request: index for index, chunk in enumerate(schedule.chunks) for part in chunk.parts}
-        self._leaving: dict[int, list[int]] = {}  # chunk -> requests with their last part in it
-        for request, chunk in last.items():
-            self._leaving.setdefault(chunk, []).append(request)
-        self._last_stage = schedule.rank_stages[rank][-1]
-        sampled = schedule.samples if schedule.stages[-1].rank == rank else ()
-        self._sampled = frozenset(chunk for chunk, sample in enumerate(sampled) if sample)
-        self._arrivals = schedule.chunk_arrivals if any(r.arrival for r in schedule.requests) else None
+        self._last_stage = plan.rank_stages[rank][-1]
+        self._awaits = any(load.arrival for load in loads.values())
 
     def run(self, origin: float) -> None:
         """Run the program; ``origin`` is the clock's reading at the start, from which times and arrivals count."""
         self._origin = origin - self.clock.offset
         position, progress, now = self.position, self.progress, time.perf_counter
-        journal = self.journal if progress is None else None
+        times = self.times if progress is None else None
         execute = self._execute if self.mark is None and progress is None else self._surrounded
-        position.enter(self.schedule, progress)
-        for index, row in enumerate(self.schedule.programs[self.rank].rows()):
+        position.enter(self.plan, progress)
+        for index, row in enumerate(self.plan.programs[self.rank].rows()):
             position.index = index
-            if self._arrivals is not None and row[0] == FORWARD and row[2] == 0:
-                self._await_arrival(self._arrivals[row[1]])
-            if journal is None:
+            if self._awaits and row[0] == FORWARD and row[2] == 0:
+                self._await_arrival(self.loads[row[1]].arrival)
+            if times is None:
                 execute(index, row)
             else:
                 start = now()
                 execute(index, row)
-                journal.add(start, now())
+                times.add(start, now())
         if progress is not None:
             progress.drain()
         self.seconds = now() - self._origin
@@ -127,11 +167,11 @@ class Interpreter:
         if op == FORWARD:
             self._forward(chunk, stage, x, y)
         elif op == WAIT:
-            self._posted.pop(x).wait()
+            self.posted.pop(x).wait()
         elif op == SEND:
-            self._posted[index] = self.links[z].send(self._view(x, chunk))
+            self.posted[index] = self.links[z].send(self._view(x, chunk))
         elif op == RECV:
-            self._posted[index] = self.links[z].recv(self._view(x, chunk))
+            self.posted[index] = self.links[z].recv(self._view(x, chunk))
         else:
             self._sample(chunk, x)
 
@@ -147,9 +187,11 @@ class Interpreter:
 
     def _view(self, buffer: int, chunk: int) -> Buffer:
         """The rows of a buffer that a chunk fills. Slicing costs more than all else here, so slices are kept."""
-        key = buffer, self._rows[chunk]
+        key = buffer, self.loads[chunk].rows
         view = self._views.get(key)
         if view is None:
+            if len(self._views) == MOST_VIEWS:
+                self._views.clear()
             view = self._views[key] = tuple([tensor[: key[1]] for tensor in self.buffers[buffer]])
         return view
 
@@ -160,37 +202,39 @@ class Interpreter:
             time.sleep(left)
             self.position.idle = False
 
-    def _prepare(self, chunk: int) -> tuple[frozenset[int], Any]:
-        skip = self.cancellation.skipped(self._requests[chunk], chunk)
+    def _prepare(self, chunk: int, requests: frozenset[int]) -> tuple[frozenset[int], Any]:
+        skip = self.cancellation.skipped(requests, chunk)
         known = self._prepared.get(chunk)
         if known is None or known[0] != skip:
             known = self._prepared[chunk] = (skip, self.runner.prepare(chunk, skip))
         return known
 
     def _forward(self, chunk: int, stage: int, source: int, target: int) -> None:
-        skip, prepared = self._prepare(chunk)
-        if len(skip) < len(self._requests[chunk]):
+        load = self.loads[chunk]
+        skip, prepared = self._prepare(chunk, load.requests)
+        if len(skip) < len(load.requests):
             inputs = self._view(source, chunk) if source >= 0 else None
             outputs = self._view(target, chunk) if target >= 0 else None
             self.runner.forward(stage, prepared, inputs, outputs)
             if self.check_finite and outputs is not None:
                 _check_finite(outputs)
-        if stage == self._last_stage and chunk not in self._sampled:
-            self._leave(chunk)
+        if stage == self._last_stage and not load.sampled:
+            self._leave(chunk, load.leaving)
 
     def _sample(self, chunk: int, buffer: int) -> None:
-        skip, prepared = self._prepare(chunk)
-        if len(skip) < len(self._requests[chunk]):
+        load = self.loads[chunk]
+        skip, prepared = self._prepare(chunk, load.requests)
+        if len(skip) < len(load.requests):
             made = self.runner.sample(prepared, self._view(buffer, chunk))
             since = time.perf_counter() - self._origin
             for request, token in made:
-                self.tokens.append(Token(request, token, since - self.schedule.requests[request].arrival))
-        self._leave(chunk)
+                self.deliver(Token(request, token, since - self.plan.requests[request].arrival))
+        self._leave(chunk, load.leaving)
 
-    def _leave(self, chunk: int) -> None:
-        """This rank is through with the chunk."""
+    def _leave(self, chunk: int, requests: Iterable[int]) -> None:
+        """This rank is through with the chunk, and with these requests."""
         self._prepared.pop(chunk, None)
-        for request in self._leaving.get(chunk, ()):
+        for request in requests:
             self.runner.release(request)
 
 

@@ -10,6 +10,7 @@ import torch
 
 from runtime.arguments import Arguments
 from runtime.clock import Clock
+from runtime.plan import Plan
 from runtime.reading import cost_of
 from runtime.reference.checkpoint import Checkpoint
 from runtime.reference.config import small_model
@@ -37,21 +38,34 @@ class Place:
 
 
 RunnerFactory: TypeAlias = Callable[[Arguments, Schedule, Place], Runner]
-"""Makes a process's runner. Raises InputError."""
+"""Makes a process's runner of a whole schedule. Raises InputError."""
+GrowingRunnerFactory: TypeAlias = Callable[[Arguments, Plan, Place], Runner]
+"""Makes a process's runner of a schedule that may grow. Raises InputError."""
 
 
 def make_runner(arguments: Arguments, schedule: Schedule, place: Place) -> Runner:
     """The runner that ``--runner`` names."""
-    if arguments.runner == "null":
-        return NullRunner(schedule)
-    if arguments.runner == "timed":
-        return timed_runner(arguments, schedule, place)
     if arguments.runner == "vllm":
         return make_vllm_runner(arguments, schedule, place)
-    return reference_runner(arguments, schedule, place)
+    return make_growing_runner(arguments, schedule, place)
 
 
-def timed_runner(arguments: Arguments, schedule: Schedule, place: Place) -> TimedRunner:
+def make_growing_runner(arguments: Arguments, plan: Plan, place: Place) -> Runner:
+    """The runner that ``--runner`` names, which looks at requests and chunks only when it needs them."""
+    if arguments.runner == "null":
+        return NullRunner(plan)
+    if arguments.runner == "timed":
+        return timed_runner(arguments, plan, place)
+    if arguments.runner == "reference":
+        return reference_runner(arguments, plan, place)
+    raise InputError(
+        "runs whole schedules only",
+        file=f"--runner {arguments.runner}",
+        remedy="serve with the reference, timed or null runner",
+    )
+
+
+def timed_runner(arguments: Arguments, schedule: Plan, place: Place) -> TimedRunner:
     """A runner that takes the time that the schedule's own cost document says."""
     if "cost" not in schedule.extra:
         raise InputError(
@@ -60,7 +74,7 @@ def timed_runner(arguments: Arguments, schedule: Schedule, place: Place) -> Time
     return TimedRunner(schedule, cost_of(schedule.extra["cost"]), place.clock)
 
 
-def reference_runner(arguments: Arguments, schedule: Schedule, place: Place) -> ReferenceRunner:
+def reference_runner(arguments: Arguments, schedule: Plan, place: Place) -> ReferenceRunner:
     """The decoder of ``--model``, or a small seeded one."""
     weights: Weights
     if arguments.model is None:

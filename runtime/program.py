@@ -13,6 +13,8 @@ from vppc.errors import CheckFailed, InputError
 from vppc.ir.certificate import Certificate, check_certificate
 from vppc.ir.schedule import Schedule
 
+_REMEDY = "name a schedule that vppc compile wrote"
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -29,11 +31,20 @@ def load(path: str) -> Loaded:
     """
     try:
         data = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error}", file=path, remedy=_REMEDY) from None
+    return proven(data, path)
+
+
+def proven(data: bytes, path: str) -> Loaded:
+    """The schedule in the bytes of a file, when its certificate holds; ``path`` is for messages.
+
+    Raises InputError and CheckFailed as :func:`load` does.
+    """
+    try:
         text = data.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"cannot be read: {error}", file=path, remedy="name a schedule that vppc compile wrote"
-        ) from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"cannot be read: {error}", file=path, remedy=_REMEDY) from None
     schedule = schedule_of(text, path)
     if "certificate" not in schedule.extra:
         raise InputError(

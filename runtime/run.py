@@ -12,6 +12,9 @@ from runtime.session import Outcome, Session
 def run(arguments: Arguments) -> None:
     """Run this process's part of the schedule and, on process 0, print what came out."""
     with Session(arguments) as session:
+        if arguments.stream:
+            session.stream(arguments)
+            return
         outcome = session.run(arguments)
         if session.world.process == 0:
             sys.stdout.write(report(outcome))

@@ -20,15 +20,17 @@ from runtime.devices import find_device
 from runtime.devices.cpu import CpuDevice
 from runtime.devices.protocol import Device, Link
 from runtime.faults import Position, State, described, out_of_memory
-from runtime.interpreter import Cancellation, Interpreter, Mark, Token
+from runtime.interpreter import Cancellation, Interpreter, Mark, Token, loads_of
 from runtime.journal import Journal, make_folder
-from runtime.make_runner import Place, RunnerFactory, make_runner
+from runtime.mailbox import Inbox, Outbox
+from runtime.make_runner import GrowingRunnerFactory, Place, RunnerFactory, make_growing_runner, make_runner
 from runtime.prefixes import scratch, warm_prefixes
 from runtime.profiling import profiled
 from runtime.program import Loaded, load_together
 from runtime.reference.parallel import ALONE, TensorParallel
 from runtime.runners.protocol import Buffer, PrefixRunner, Runner
 from runtime.runners.timed import TimedRunner
+from runtime.stream import DOWN, STREAM, UP, Feed, Growing, Reporter
 from runtime.watchdog import Watchdog
 from runtime.world import World
 from vppc.errors import InputError, VppcError
@@ -98,8 +100,8 @@ class Session:
         schedule = loaded.schedule
         check_world(schedule, self.world.size, self.tp)
         self._cancellation = cancelled_at_start(arguments, schedule)
-        clock = agree(self.world.process, self.world.size)
-        place = Place(self.rank, self._tensor_parallel(schedule), self.device.torch_device, clock)
+        place = self._place(schedule)
+        clock = place.clock
         self.position.prepare("making its runner", State.IDLE)
         runner = self.world.together(lambda: make(arguments, schedule, place))
         links = self._links(schedule, runner)
@@ -112,12 +114,13 @@ class Session:
                 schedule,
                 self.rank,
                 runner,
+                loads_of(schedule, self.rank),
                 links,
                 self._buffers(schedule, runner),
                 clock,
                 position=self.position,
                 progress=self.device.progress(clock, journal.report if journal is not None else None),
-                journal=journal,
+                times=journal,
                 cancellation=self._cancellation,
                 mark=mark or profiler_mark,
                 check_finite=arguments.check_finite,
@@ -130,13 +133,55 @@ class Session:
         tokens = tuple(token for tokens, _ in ends for token in tokens)
         return Outcome(schedule, tokens, max(seconds for _, seconds in ends))
 
-    def _execute(self, interpreter: Interpreter, journal: Journal | None) -> None:
+    def stream(
+        self, arguments: Arguments, make: GrowingRunnerFactory = make_growing_runner, mark: Mark | None = None
+    ) -> None:
+        """Run this process's part of what a coordinator sends, until it closes the stream; all processes together.
+
+        Raises as :meth:`run` does, and RunFailed when the coordinator is gone.
+        """
+        self.position.prepare("waiting for the coordinator", State.IDLE)
+        cancellation = Cancellation()
+        silence = self._timeout / 2
+        feed = Feed(Inbox(self.world.connection(STREAM), DOWN), silence, cancellation.now)
+        opening = self.world.together(feed.open).schedule
+        check_world(opening, self.world.size, self.tp)
+        place = self._place(opening)
+        outbox = Outbox(self.world.connection(STREAM), UP)
+        reporter = Reporter(outbox, self.world.process, self.rank, place.clock, feed)
+        growing = Growing(opening, self.rank, feed.take, self.position, cancellation)
+        self.position.prepare("making its runner", State.IDLE)
+        runner = self.world.together(lambda: make(arguments, growing, place))
+        interpreter = Interpreter(
+            growing,
+            self.rank,
+            runner,
+            growing.loads,
+            self._links(opening, runner),
+            self._buffers(opening, runner),
+            place.clock,
+            position=self.position,
+            progress=self.device.progress(place.clock, reporter.report),
+            times=reporter,
+            cancellation=cancellation,
+            deliver=reporter.deliver,
+            mark=mark,
+            check_finite=arguments.check_finite,
+        )
+        growing.attach(runner.release, interpreter.progress)
+        self._execute(interpreter, reporter)
+        self.position.prepare("waiting for the others to end", State.WAITING)
+        reporter.close()
+        self.world.gather(None)
+
+    def _execute(self, interpreter: Interpreter, journal: Journal | Reporter | None) -> None:
         """Start with all others at once and run the program, while signals and faults can reach it."""
         clock = interpreter.clock
         self.position.prepare("waiting for the others to start", State.WAITING)
         origin = max(self.world.gather(clock.now())) + HEAD_START
         if journal is not None:
             journal.origin = origin
+        if isinstance(journal, Journal):
             self._watchdog.on_end = journal.close
         time.sleep(max(0.0, origin - clock.now()))
         interpreter.run(origin)
@@ -165,6 +210,10 @@ class Session:
         status = error.exit_status if isinstance(error, VppcError) else 1
         self._watchdog.fail(Verdict(status, message), dependent=dependent, trace=trace)
 
+    def _place(self, schedule: Schedule) -> Place:
+        clock = agree(self.world.process, self.world.size)
+        return Place(self.rank, self._tensor_parallel(schedule), self.device.torch_device, clock)
+
     def _links(self, schedule: Schedule, runner: Runner) -> Mapping[int, Link]:
         def opening(channel: Channel) -> None:
             words = f"opening channel {channel.id}, rank {channel.src} -> rank {channel.dst}"
@@ -172,7 +221,7 @@ class Session:
 
         links = open_links(schedule, self.world, self.tp, self.device, opening)
         if isinstance(runner, TimedRunner):
-            return {channel: runner.link(channel, link) for channel, link in links.items()}
+            return {channel: runner.link(link) for channel, link in links.items()}
         return links
 
     def _tensor_parallel(self, schedule: Schedule) -> TensorParallel:
@@ -190,7 +239,7 @@ class Session:
 
     def _buffers(self, schedule: Schedule, runner: Runner) -> list[Buffer]:
         """The buffers that the compiler allocated, as tensors; made once."""
-        tokens = max((chunk.tokens for chunk in schedule.chunks), default=0)
+        tokens = max([schedule.extra.get("buffer_tokens", 0), *(chunk.tokens for chunk in schedule.chunks)])
         return [
             scratch(runner.payload, tokens, self.device.torch_device)
             for _ in range(schedule.programs[self.rank].buffers)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from runtime.plan import Lookup
 from runtime.reference.batch import Span
 
 
@@ -19,7 +20,7 @@ class KvCache:
     def __init__(
         self,
         rows: Sequence[tuple[int, ...]],
-        capacities: Sequence[int],
+        capacities: Lookup[int],
         *,
         dtype: torch.dtype,
         device: torch.device,

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from runtime.plan import Items
 from vppc.errors import InputError
 from vppc.files import read_text
 from vppc.ir.schedule import Request
@@ -19,7 +20,7 @@ class Prompts:
 
     def __init__(
         self,
-        requests: Sequence[Request],
+        requests: Items[Request],
         vocabulary: int,
         *,
         given: Mapping[str, Sequence[int]] | None = None,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from runtime.plan import Plan
 from runtime.reference.attention import cache_rows
 from runtime.reference.batch import Batch, Span
 from runtime.reference.cache import KvCache
@@ -17,7 +18,7 @@ from runtime.reference.prompts import Prompts
 from runtime.reference.weights import Loader, Weights
 from runtime.runners.protocol import Buffer, TensorSpec
 from vppc.errors import InputError
-from vppc.ir.schedule import Part, Schedule
+from vppc.ir.schedule import Part
 
 
 class ReferenceRunner:
@@ -29,7 +30,7 @@ class ReferenceRunner:
 
     def __init__(
         self,
-        schedule: Schedule,
+        schedule: Plan,
         rank: int,
         config: ModelConfig,
         weights: Weights,
@@ -58,7 +59,7 @@ class ReferenceRunner:
         loader = Loader(weights, tp, dtype, self._device)
         self._decoder = Decoder.load(config, held, loader, embedding=self._first, head=self._last)
         self._tables = config.rope.tables(self._device, dtype)
-        self._capacities = _capacities(schedule)
+        self._capacities = Capacities(schedule)
         self._cache = KvCache(cache_rows(config, tp), self._capacities, dtype=dtype, device=self._device)
         self._tokens: dict[int, Tensor] = {}
         self._payload = (TensorSpec("hidden", (config.hidden,), dtype),)
@@ -163,13 +164,15 @@ class ReferenceRunner:
         return self._tokens[request]
 
 
-def _capacities(schedule: Schedule) -> list[int]:
-    """How many tokens of each request a KV cache must hold: the prompt and what is decoded in the schedule."""
-    capacities = [request.prompt_tokens for request in schedule.requests]
-    for chunk in schedule.chunks:
-        for part in chunk.parts:
-            capacities[part.request] = max(capacities[part.request], part.end)
-    return capacities
+class Capacities:
+    """How many tokens of a request, by index, a KV cache must hold: the prompt, and what a schedule decodes."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._requests = plan.requests
+        self._decoded = {part.request: part.end for chunk in plan.chunks for part in chunk.parts if part.decode}
+
+    def __getitem__(self, request: int) -> int:
+        return max(self._requests[request].prompt_tokens, self._decoded.get(request, 0))
 
 
 def _computed_rows(buffer: Tensor, batch: Batch) -> Tensor:

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from runtime.clock import Clock
 from runtime.devices.protocol import Link, Transfer
+from runtime.plan import Plan
 from runtime.runners.null import NullRunner
 from runtime.runners.protocol import Buffer, TensorSpec
-from vppc.costs.model import CostModel, OpCosts
-from vppc.ir.instruction import SEND
-from vppc.ir.schedule import Schedule
+from vppc.costs.model import CostModel, Prices
 
 LATENESS = 0.005
 """Seconds that a process may lag behind its plan and still be taken to keep it."""
@@ -57,48 +56,55 @@ class Pace:
 class TimedRunner(NullRunner):
     """Sleeps for the seconds that the cost model says; the token of every request is 0."""
 
-    def __init__(self, schedule: Schedule, cost: CostModel, clock: Clock) -> None:
-        super().__init__(schedule)
+    def __init__(self, plan: Plan, cost: CostModel, clock: Clock) -> None:
+        super().__init__(plan)
         self.pace = Pace(clock)
-        self._costs = OpCosts.of(schedule, cost)
-        self._stages = len(schedule.stages)
+        self._cost, self._prices = cost, Prices(plan.stages, cost)
 
     @property
     def payload(self) -> tuple[TensorSpec, ...]:
-        return ()
+        """Nothing is carried but how many tokens there would be."""
+        return (TensorSpec("tokens", (0,), torch.float32),)
+
+    def prepare(self, chunk: int, skip: frozenset[int]) -> Prepared:
+        parts = self.plan.chunks[chunk]
+        ends = {part.request: self.plan.requests[part.request].prompt_tokens for part in parts.parts}
+        return Prepared(chunk, skip, self._prices.of((parts,), ends).seconds)
 
     def forward(self, stage: int, prepared: Any, inputs: Buffer | None, outputs: Buffer | None) -> None:
-        chunk, _ = prepared
-        self.pace.sleep_until(self.pace.now() + self._costs.seconds[chunk * self._stages + stage])
+        self.pace.sleep_until(self.pace.now() + prepared.seconds[stage])
 
-    def link(self, channel: int, link: Link) -> TimedLink:
+    def sample(self, prepared: Any, inputs: Buffer) -> Sequence[tuple[int, int]]:
+        return super().sample((prepared.chunk, prepared.skip), inputs)
+
+    def link(self, link: Link) -> TimedLink:
         """This process's end of a channel, which takes time; ``link`` carries its messages, both ways."""
-        seconds = [
-            self._costs.transfer[chunk]
-            for program in self.schedule.programs
-            for op, chunk, _, _, _, on in program.rows()
-            if op == SEND and on == channel
-        ]
-        return TimedLink(link, self.pace, seconds)
+        return TimedLink(link, self.pace, self._cost)
+
+
+class Prepared(NamedTuple):
+    """A chunk, the requests of it that are cancelled, and the seconds of each stage."""
+
+    chunk: int
+    skip: frozenset[int]
+    seconds: Sequence[float]
 
 
 class TimedLink:
-    """A channel that takes ``seconds[i]`` for its i-th transfer."""
+    """A channel that takes as long as the cost model says, for as many tokens as its tensors have rows."""
 
-    def __init__(self, link: Link, pace: Pace, seconds: Sequence[float]) -> None:
-        self._link, self._pace, self._seconds = link, pace, seconds
-        self._posted = 0
+    def __init__(self, link: Link, pace: Pace, cost: CostModel) -> None:
+        self._link, self._pace, self._cost = link, pace, cost
         self._last: _TimedTransfer | None = None
 
     def send(self, tensors: Sequence[torch.Tensor]) -> Transfer:
-        return self._post()
+        return self._post(len(tensors[0]))
 
     def recv(self, tensors: Sequence[torch.Tensor]) -> Transfer:
-        return self._post()
+        return self._post(len(tensors[0]))
 
-    def _post(self) -> Transfer:
-        self._last = _TimedTransfer(self._link, self._pace, self._seconds[self._posted], self._last)
-        self._posted += 1
+    def _post(self, tokens: int) -> Transfer:
+        self._last = _TimedTransfer(self._link, self._pace, self._cost.transfer_seconds(tokens), self._last)
         return self._last
 
 

@@ -29,7 +29,7 @@ from vppc.ir.assembly_reader import VERSION, parse_assembly
 from vppc.ir.instruction import FORWARD, OPS, SAMPLE, SEND, WAIT, WIDTH, Program, Row
 from vppc.ir.schedule import Chunk, Part, Request, Schedule
 
-__all__ = ["header", "instruction_lines", "parse_assembly", "rank_line", "to_assembly"]
+__all__ = ["header", "instruction_lines", "instruction_words", "parse_assembly", "rank_line", "to_assembly"]
 
 _OPS_A_LINE = 12
 
@@ -95,8 +95,18 @@ def instruction_lines(schedule: Schedule, program: Program, start: int = 0, stop
             line = f"{line.rstrip()}{_tail(program.notes[index])} "
         if row[0] == WAIT and 0 <= row[3] < length:
             op, chunk, stage = code[row[3] * WIDTH : row[3] * WIDTH + 3]
-            line = f"{line} ; {OPS[op]}" + (f" c{chunk} s{stage}" if stage >= 0 else "")
+            line = f"{line} ; {_transfer(op, chunk, stage)}"
         yield line.rstrip()
+
+
+def instruction_words(row: Row, waited: Row | None = None) -> str:
+    """One instruction without columns, such as ``FORWARD c3 s2 b0 -> b1``; ``waited`` is what a WAIT waits for."""
+    words = " ".join(_aligned(row, 0, 0).split())
+    return words if waited is None else f"{words} ; {_transfer(*waited[:3])}"
+
+
+def _transfer(op: int, chunk: int, stage: int) -> str:
+    return OPS[op] + (f" c{chunk} s{stage}" if stage >= 0 else "")
 
 
 def _aligned(row: Row, chunks: int, stages: int) -> str:
