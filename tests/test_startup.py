@@ -27,6 +27,7 @@ DOCUMENTED = {
     "graph": "FILE -o",
     "simulate": "FILE --cost --json",
     "explain": "FILE --at --instruction --try --cost --json -o",
+    "diff": "A B --listed --cost --json -o",
     "compare": "--pp --cost --model --tokens --strategy --chunk-size --measured-time --jobs --json -o",
     "tune": (
         "--pp --tokens --requests --cost --layers --max-chunk --min-chunk --align --placement --layer-ranges "

@@ -27,6 +27,7 @@ COMMANDS = {
     "graph": "Export the dependency DAG (dot, GraphML, JSON).",
     "simulate": "Price a schedule: makespan, TTFT, bubbles, bounds.",
     "explain": "Say why a run takes as long as it does, and what would help.",
+    "diff": "Compare two schedules, or a plan and its run.",
     "compare": "Price strategies by chunk size and prompt length.",
     "tune": "Find the best schedule, and how far any other could be ahead.",
     "model": "Say what a model is understood to be, and what it costs.",

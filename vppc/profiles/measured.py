@@ -73,7 +73,7 @@ def measure(journal: Journal, cost: CostModel, listed: int = 10) -> Measured:
         report(schedule, cost, measured_costs, timing),
         report(schedule, cost, planned_costs, planned),
         sum(measured_costs.seconds) / work if work else 1.0,
-        _differences(schedule, planned, timing, listed),
+        differences(schedule, planned, timing, listed),
     )
 
 
@@ -206,7 +206,8 @@ def _measured_costs(schedule: Schedule, timing: Timing) -> OpCosts:
     return OpCosts(seconds, [0.0] * len(seconds), [min(each, default=0.0) for each in hops])
 
 
-def _differences(schedule: Schedule, planned: Timing, measured: Timing, listed: int) -> tuple[Difference, ...]:
+def differences(schedule: Schedule, planned: Timing, measured: Timing, listed: int) -> tuple[Difference, ...]:
+    """The ``listed`` instructions that took the most different times in two runs of a schedule, the largest first."""
     found = chain.from_iterable(
         (
             Difference(

@@ -7,13 +7,14 @@ from itertools import chain
 from typing import Any
 
 from vppc.ir.assembly import instruction_lines
+from vppc.ir.schedule import Schedule
 from vppc.profiles.communication import Collective
 from vppc.profiles.folder import Profile, RankProfile
 from vppc.profiles.kernels import CLASSES, Total, by_class, kernel_class
 from vppc.profiles.measured import Difference, Measured
 from vppc.profiles.step_times import StepTimes
 from vppc.render.report import report_text
-from vppc.render.tables import count, percent, seconds, table
+from vppc.render.tables import count, percent, seconds, signed, table
 
 LISTED_TYPES = 8
 """So many kernel types are listed, those that take longest."""
@@ -62,13 +63,29 @@ def measured_text(measured: Measured) -> str:
         lines.append(
             "note: these costs are not this machine's, nor is the efficiency; vppc calibrate fits some to a journal"
         )
-    differences = table(
-        ("rank", "instruction", "planned at", "took", "measured at", "took", "difference"),
-        [_difference(measured, each) for each in measured.differences],
-        "><",
-    )
+    differences = differences_table(schedule, measured.differences, ("planned", "measured"))
     return "\n\n".join(
         [report_text(schedule, fact), "\n".join(lines), f"largest differences between plan and fact\n{differences}"]
+    )
+
+
+def differences_table(schedule: Schedule, differences: Sequence[Difference], names: tuple[str, str]) -> str:
+    """Instructions that took different times in two runs of a schedule, which are called ``names``."""
+    return table(
+        ("rank", "instruction", f"{names[0]} at", "took", f"{names[1]} at", "took", "difference"),
+        [
+            (
+                str(each.rank),
+                _instruction(schedule, each),
+                seconds(each.planned_start),
+                seconds(each.planned),
+                seconds(each.measured_start),
+                seconds(each.measured),
+                signed(each.measured - each.planned),
+            )
+            for each in differences
+        ],
+        "><",
     )
 
 
@@ -83,7 +100,7 @@ def measured_json(measured: Measured) -> dict[str, Any]:
             {
                 "rank": each.rank,
                 "i": each.index,
-                "instruction": _instruction(measured, each),
+                "instruction": _instruction(measured.journal.schedule, each),
                 "planned": {"start": each.planned_start, "seconds": each.planned},
                 "measured": {"start": each.measured_start, "seconds": each.measured},
             }
@@ -208,20 +225,7 @@ def _total_json(total: Total) -> dict[str, Any]:
     return shown | {"transit": total.transit, "wait": total.wait} if isinstance(total, Collective) else shown
 
 
-def _difference(measured: Measured, each: Difference) -> tuple[str, ...]:
-    return (
-        str(each.rank),
-        _instruction(measured, each),
-        seconds(each.planned_start),
-        seconds(each.planned),
-        seconds(each.measured_start),
-        seconds(each.measured),
-        f"{'+' if each.measured > each.planned else ''}{seconds(each.measured - each.planned)}",
-    )
-
-
-def _instruction(measured: Measured, each: Difference) -> str:
+def _instruction(schedule: Schedule, each: Difference) -> str:
     """The instruction as ``vppc show`` has it, with its index."""
-    schedule = measured.journal.schedule
     line = next(instruction_lines(schedule, schedule.programs[each.rank], each.index, each.index + 1))
     return " ".join(line.split())

@@ -21,6 +21,11 @@ def seconds(value: float) -> str:
     return f"{scaled:.{decimals}f} {unit}"
 
 
+def signed(value: float) -> str:
+    """A difference of durations, with its sign: ``+1.500 s``, ``-20 ms``, ``0 s``."""
+    return f"{'+' if value > 0 else ''}{seconds(value)}"
+
+
 def percent(ratio: float) -> str:
     """A ratio as a percentage: one decimal, two when it is under 1% (``8.6%``, ``0.42%``, ``0.0%``)."""
     decimals = 2 if 0 < abs(ratio) < 0.00995 else 1
