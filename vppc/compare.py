@@ -7,11 +7,8 @@ dynamic chunks depend on what the engine measures (:mod:`vppc.passes.online_chun
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from multiprocessing import active_children, get_context
 from typing import Any, Literal
 
 from vppc.analysis.memory import RankMemory, memory_plan
@@ -19,9 +16,10 @@ from vppc.analysis.report import Report, predict
 from vppc.compiler import compile_schedule
 from vppc.costs.devices import find_device
 from vppc.costs.model import CostModel
-from vppc.errors import InputError, VppcError
+from vppc.errors import VppcError
 from vppc.ir.schedule import Model, Request, Schedule
 from vppc.models import ModelSpec
+from vppc.parallel import in_order
 from vppc.passes.strategies import Options
 
 
@@ -77,13 +75,8 @@ class Case:
 
     @property
     def contestant(self) -> str:
-        """The strategy, and for dynamic chunks what the engine measures: ``dcpp (wait, 1 warm-up)``."""
-        options = self.options
-        if options.strategy != "dcpp":
-            return options.strategy
-        if options.measured_time == "offline":
-            return "dcpp (offline)"
-        return f"dcpp ({options.measured_time}, {options.warmups} warm-up{'s' * (options.warmups != 1)})"
+        """See :attr:`Options.contestant`."""
+        return self.options.contestant
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,28 +202,10 @@ def _unfit(rank: RankMemory) -> str:
 def compare(contest: Iterable[Case], jobs: int = 1, done: Callable[[], object] = lambda: None) -> tuple[Row, ...]:
     """Judge all cases, in the order of :func:`cases`, in ``jobs`` processes; ``done`` is called after each."""
     outcomes: list[Outcome] = []
-    for outcome in _judged(list(contest), jobs):
+    for outcome in in_order(judge, list(contest), jobs):
         outcomes.append(outcome)
         done()
     return tuple(Row(tuple(group)) for _, group in groupby(outcomes, key=_row_of))
-
-
-def _judged(contest: list[Case], jobs: int) -> Iterator[Outcome]:
-    if jobs == 1:
-        yield from map(judge, contest)
-        return
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        try:
-            for outcome in [pool.submit(judge, case) for case in contest]:
-                yield outcome.result()
-        except BrokenProcessPool:
-            raise InputError(
-                "a process that judged a case was killed", place="--jobs", remedy="give fewer, if memory was short"
-            ) from None
-        except BaseException:
-            for process in active_children():  # or leaving would wait for their cases
-                process.terminate()
-            raise
 
 
 def _row_of(outcome: Outcome) -> tuple[CostModel, Queue, str]:

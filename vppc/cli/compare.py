@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
@@ -13,6 +11,7 @@ import click
 
 from vppc.cli.number import COUNT, Number
 from vppc.cli.picture import THEMES, as_file, is_picture
+from vppc.cli.progress import progress
 from vppc.compare import Machine, Queue, cases, compare, equal_prompts
 from vppc.costs.devices import find_device
 from vppc.costs.document import read_cost
@@ -158,7 +157,7 @@ def command(
         for cost, machine in priced.items()
         for case in cases(cost, queues, _laid(contestants, layer_ranges, cost), list(dict.fromkeys(sizes)), machine)
     ]
-    with _progress(len(contest)) as done:
+    with progress("compare", len(contest)) as done:
         rows = compare(contest, jobs, done)
     if all(row.best.report is None for row in rows):
         raise InputError(f"all cases are refused, the first because: {rows[0].best.refusal}")
@@ -196,13 +195,3 @@ def _laid(contestants: Sequence[Options], layer_ranges: Iterable[str], cost: Cos
         replace(options, ranges=found[ranks], split=None) if ranks in found else options
         for options, ranks in placed.items()
     ]
-
-
-@contextmanager
-def _progress(length: int) -> Iterator[Callable[[], object]]:
-    """What to call after each case: it moves a bar on stderr, when that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda: None
-        return
-    with click.progressbar(length=length, label="compare", file=sys.stderr) as bar:
-        yield lambda: bar.update(1)

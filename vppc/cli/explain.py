@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import click
 
@@ -14,6 +12,7 @@ from vppc.analysis.activity import Activity
 from vppc.analysis.bubbles import Bubble, bubbles
 from vppc.analysis.critical import CriticalPath, critical_path
 from vppc.cli.number import MOMENT
+from vppc.cli.progress import progress
 from vppc.cli.runs import Subject, read_subject
 from vppc.errors import InputError
 from vppc.explain import MOST_OPERATIONS, Step, Trial, changes, outcome, steps, trials, with_free_transfers
@@ -106,7 +105,7 @@ def _whole(
     if cost is not None and plan:
         before, free = outcome(schedule, cost), with_free_transfers(schedule, cost)
         if wanted is True or (wanted is None and small):
-            with _progress(sum(1 for _ in changes(schedule, cost))) as done:
+            with progress("try", sum(1 for _ in changes(schedule, cost))) as done:
                 tried, refused = trials(schedule, cost, done)
             made = steps(schedule, cost)
     if as_json:
@@ -133,13 +132,3 @@ def _place(text: str, schedule: Schedule) -> tuple[int, int]:
     if index > last:
         raise InputError(f"rank {rank} has no instruction {index}", place="--instruction", remedy=f"0 to {last}")
     return rank, index
-
-
-@contextmanager
-def _progress(length: int) -> Iterator[Callable[[], object]]:
-    """What to call after each change: it moves a bar on stderr, when that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda: None
-        return
-    with click.progressbar(length=length, label="try", file=sys.stderr) as bar:
-        yield lambda: bar.update(1)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import click
 
 from vppc.cli.compile import Machine
 from vppc.cli.number import COUNT
+from vppc.cli.progress import progress
 from vppc.errors import InputError
 from vppc.files import write_text
 from vppc.inputs.requests import read_requests
@@ -128,7 +126,7 @@ def command(
         robust=robust,
         extra=machine.extra(),
     )
-    with _progress(len({name for name, _ in placements(task)})) as done:
+    with progress("tune", len({name for name, _ in placements(task)})) as done:
         results = tune(task, done)
     best = results[0] if exact is None else proven(task, results[0], exact)
     results = (best, *results[1:])
@@ -144,13 +142,3 @@ def command(
         write_text(output, schedule_text(schedule))
     if output != "-":
         write_text(None, text + "\n")
-
-
-@contextmanager
-def _progress(length: int) -> Iterator[Callable[[], object]]:
-    """What to call after each placement: it moves a bar on stderr, when that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda: None
-        return
-    with click.progressbar(length=length, label="tune", file=sys.stderr) as bar:
-        yield lambda: bar.update(1)

@@ -93,6 +93,15 @@ class Options:
     measured_time: str = "offline"
     warmups: int = 1
 
+    @property
+    def contestant(self) -> str:
+        """The strategy, and for dynamic chunks what the engine measures: ``dcpp (wait, 1 warm-up)``."""
+        if self.strategy != "dcpp":
+            return self.strategy
+        if self.measured_time == "offline":
+            return "dcpp (offline)"
+        return f"dcpp ({self.measured_time}, {self.warmups} warm-up{'s' * (self.warmups != 1)})"
+
 
 def passes(options: Options, cost: CostModel) -> tuple[Pass, ...]:
     """The passes of a strategy, in order. Raises InputError for options that do not go together."""

@@ -8,7 +8,7 @@ prompts; and the throughput by chunk size.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from statistics import fmean
 
@@ -40,7 +40,7 @@ def comparison_plot(rows: Sequence[Row], theme: str = "auto") -> str:
     y = TOP
     for _, group in groupby(rows, key=lambda row: row.case.cost):
         mine = list(group)
-        drawn, y = _of_one_cost(mine, _series(mine), y)
+        drawn, y = _of_one_cost(mine, series_of({row.case.contestant: row.case.options.strategy for row in mine}), y)
         body += drawn
     return picture("vppc compare", body, WIDTH, y, chart_stylesheet(theme))
 
@@ -82,7 +82,7 @@ def _throughput(best: Outcome, base: Outcome, series: Series) -> Bar:
     over = gain(best, base) or 0.0
     words = f"{_words(best)}\n{best.throughput:,.4g} tokens a second, efficiency {percent(_report(best).efficiency)}"
     above = f"{100 * over:+.1f}%" if best is not base else ""
-    return Bar(series, (Part(1.0 + over, "", words),), above, _size(best.case.options.chunk_size))
+    return Bar(series, (Part(1.0 + over, "", words),), above, size_label(best.case.options.chunk_size))
 
 
 def _breakdown(best: Outcome, base: Outcome, series: Series) -> Bar:
@@ -121,7 +121,7 @@ def _by_chunk_size(rows: list[Row], series: dict[str, Series], y: float) -> tupl
     values = [point.value for _, lines in charts for _, points in lines for point in points] or [1.0]
     low, high = min(values), max(values)
     margin = 0.08 * (high - low) or 0.05
-    names = [_size(outcome.case.options.chunk_size) for outcome in rows[0].outcomes]
+    names = [size_label(outcome.case.options.chunk_size) for outcome in rows[0].outcomes]
     across = min(ACROSS, len(charts))
     room = (WIDTH - LEFT - RIGHT + 30) / across
     heading = "throughput by chunk size, in units of the first one's best; ringed: the best of each"
@@ -157,9 +157,8 @@ def _by_queue(rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
         yield queue.name, list(group)
 
 
-def _series(rows: Sequence[Row]) -> dict[str, Series]:
-    """The contestants in order, each with its look."""
-    strategies = {row.case.contestant: row.case.options.strategy for row in rows}
+def series_of(strategies: Mapping[str, str]) -> dict[str, Series]:
+    """Contestants with their strategies, in order: the look of each."""
     variants = Counter(_HUES[strategy] for strategy in strategies.values())
     seen: Counter[int] = Counter()
     found = {}
@@ -170,6 +169,6 @@ def _series(rows: Sequence[Row]) -> dict[str, Series]:
     return found
 
 
-def _size(tokens: int) -> str:
+def size_label(tokens: int) -> str:
     """A chunk size, in K where it is whole."""
     return f"{tokens // 1024}K" if tokens % 1024 == 0 else count(tokens)
