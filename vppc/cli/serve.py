@@ -1,0 +1,212 @@
+"""``vppc serve``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, BinaryIO, TextIO, cast
+
+import click
+
+from vppc.cli.compile import Machine
+from vppc.cli.number import COUNT, Number
+from vppc.costs.calibration import calibrate
+from vppc.costs.document import cost_json
+from vppc.errors import InputError
+from vppc.files import discard_stdout, source_name, write_text
+from vppc.ir.placement import PLACEMENTS
+from vppc.ir.schedule import Model
+from vppc.models import load_model
+from vppc.passes.strategies import STRATEGIES, Options
+from vppc.serving.batching import Limits
+from vppc.serving.clock import header_of
+from vppc.serving.compiler import IncrementalCompiler
+from vppc.serving.drift import Drift
+from vppc.serving.policy import POLICIES, policy
+
+DEVICES_A_RANK = click.IntRange(1, 1024)
+RUNNERS = ("reference", "timed", "null")
+
+
+@click.command(name="serve")
+@click.argument("requests", metavar="[REQUESTS]", default="-")
+@click.option("--pp", type=click.IntRange(1, 1024), required=True, help="Pipeline ranks.")
+@click.option(
+    "--strategy", type=click.Choice(STRATEGIES), default="vpp-packed", show_default=True, help="How chunks are ordered."
+)
+@click.option("--placement", type=click.Choice(PLACEMENTS), help="Stage placement [default: the strategy's].")
+@click.option("--vp", type=click.IntRange(1, 1024), help="Stages a rank [default: straight 1, v 2, zigzag 4, loop 2].")
+@click.option("--layers", type=COUNT, help="Layers of the model [default: the cost file's].")
+@click.option("--model", metavar="NAME|FILE", help="A preset or a Hugging Face config.json; prices it if no --cost.")
+@click.option("--cost", "cost_file", metavar="FILE", help="Cost file: seconds of a layer and of a transfer.")
+@click.option("--device", "priced_on", help="Price --model on it if no --cost [default: 910c].")
+@click.option("--tp", type=DEVICES_A_RANK, default=1, show_default=True, help="Processes a rank: tensor parallel ways.")
+@click.option("--chunk-size", type=COUNT, default=8192, show_default=True, help="Tokens a chunk.")
+@click.option("--decode-tokens", type=click.IntRange(0), default=0, show_default=True, help="Kept free in every chunk.")
+@click.option("--max-in-flight", type=COUNT, help="Chunks entered and not finished [default: what the order needs].")
+@click.option("--max-buffers", type=COUNT, help="Activation buffers a rank [default: what that many chunks need].")
+@click.option("--max-resident-tokens", type=COUNT, help="Prompt tokens of requests entered and not finished (KV).")
+@click.option(
+    "--max-queued", type=COUNT, default=1000, show_default=True, help="More that wait are refused."
+)
+@click.option("--policy", "queue", type=click.Choice(POLICIES), default="fcfs", show_default=True, help="Who is next.")
+@click.option("--patience", type=Number(0.0), default=60.0, show_default=True, help="Seconds until nobody overtakes.")
+@click.option("--ttft-target", type=Number(0.0), default=10.0, show_default=True, help="Seconds, for deadline.")
+@click.option("--runner", type=click.Choice(RUNNERS), default="reference", show_default=True, help="What ranks run.")
+@click.option("--checkpoint", metavar="DIR", help="Of the reference runner [default: a small seeded model].")
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of seeded weights and prompts.")
+@click.option("--attach", metavar="HOST:PORT", help="Serve on ranks that torchrun starts, its store there.")
+@click.option("--timeout", type=Number(2.0, 86400.0), default=60.0, show_default=True, help="Bound of every wait, s.")
+@click.option("--horizon", type=Number(0.001, 60.0), default=0.05, show_default=True, help="Seconds sent ahead.")
+@click.option("--drift", "bound", type=Number(0.01), default=0.2, show_default=True, help="From the plan, to alarm at.")
+@click.option("--refitted", metavar="FILE", help="Where to write the costs that the ranks showed, at the end.")
+@click.option("-o", "--output", metavar="FILE", help="Where first tokens go [default: stdout].")
+def command(
+    requests: str,
+    pp: int,
+    strategy: str,
+    placement: str | None,
+    vp: int | None,
+    layers: int | None,
+    model: str | None,
+    cost_file: str | None,
+    priced_on: str | None,
+    tp: int,
+    chunk_size: int,
+    decode_tokens: int,
+    max_in_flight: int | None,
+    max_buffers: int | None,
+    max_resident_tokens: int | None,
+    max_queued: int,
+    queue: str,
+    patience: float,
+    ttft_target: float,
+    runner: str,
+    checkpoint: str | None,
+    dtype: str,
+    seed: int,
+    attach: str | None,
+    timeout: float,
+    horizon: float,
+    bound: float,
+    refitted: str | None,
+    output: str | None,
+) -> None:
+    """Serve requests as they come, on real ranks: compile while they run, and print first tokens as they are made.
+
+    REQUESTS is a file, or - for stdin, with a JSON object a line: a request, or one to cancel.
+
+    \b
+    {"id": "a", "prompt_tokens": 4096}
+    {"id": "b", "prompt_tokens": 70000, "arrival": 1.5}
+    {"cancel": "b", "arrival": 2.0}
+
+    Out comes an object for each, as it happens: the first token and its TTFT, or that it was cancelled, refused
+    (the queue is full) or wrong. At the end of the input, or at SIGTERM, what was accepted is finished first.
+
+    \b
+    vppc serve --pp 2 --cost cost.json requests.jsonl
+    vppc serve --pp 4 --cost cost.json --runner timed --policy srpf < requests.jsonl
+    torchrun --nnodes 2 --nproc-per-node 4 --master-addr HOST --master-port 29500 ... -m runtime --stream --tp 2
+    vppc serve --pp 4 --tp 2 --attach HOST:29500 --cost cost.json
+    """
+    spec = load_model(model) if model is not None else None
+    machine = Machine(spec, priced_on, tp, 1, None)
+    cost = machine.cost(cost_file, layers)
+    options = Options(strategy=strategy, pp=pp, placement=placement, vp=vp, chunk_size=chunk_size)
+    name = (spec.name if spec is not None else cost.name) or "unnamed"
+    header = header_of(options, Model(name, cost.layer_count))
+    setup = replace(header, extra={**header.extra, **machine.extra()})
+    limits = Limits(
+        chunk_size=chunk_size,
+        max_in_flight=max_in_flight,
+        max_buffers=max_buffers,
+        max_resident_tokens=max_resident_tokens,
+        decode_tokens=decode_tokens,
+        max_queued=max_queued,
+    )
+    order = policy(queue, cost, pp, patience=patience, ttft_target=ttft_target)
+    compiler = IncrementalCompiler(setup, cost, limits, order, strategy, horizon=horizon)
+    drift = Drift(setup, cost, bound)
+    _require_torch()
+    from vppc.serving.coordinator import Coordinator
+    from vppc.serving.ranks import Ranks
+
+    with _lines(requests) as lines, _written(output) as out:
+        if attach is not None:
+            ranks = Ranks.attach(*_address(attach), pp * tp, timeout)
+        else:
+            chosen = ["--runner", runner, "--tp", str(tp), "--dtype", dtype, "--seed", str(seed)]
+            ranks = Ranks.start(pp * tp, timeout, chosen if checkpoint is None else [*chosen, "--model", checkpoint])
+
+        def write(document: Mapping[str, Any]) -> None:
+            try:
+                out.write(json.dumps(document) + "\n")
+                out.flush()
+            except OSError as error:
+                if out is sys.stdout:
+                    discard_stdout()
+                raise InputError(f"cannot be written: {error.strerror}", file=output or "stdout") from None
+
+        with ranks:
+            coordinator = Coordinator(compiler, ranks, drift, write, _notice, tp=tp)
+            coordinator.serve(lines)
+    _notice(coordinator.served.summary(drift.value))
+    if refitted is not None:
+        write_text(refitted, json.dumps(cost_json(calibrate(drift.measurements(), base=cost).cost), indent=1) + "\n")
+
+
+def _notice(text: str) -> None:
+    click.echo(f"vppc: {text}", err=True)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 2**16:
+        raise InputError(
+            f"{text!r} is no address", place="--attach", remedy="HOST:PORT, those of torchrun's --master-*"
+        )
+    return host, int(port)
+
+
+def _require_torch() -> None:
+    try:
+        import torch.distributed  # noqa: F401
+    except ModuleNotFoundError:
+        raise InputError(
+            "needs torch, which is not installed", place="serve", remedy="pip install '.[runtime]'"
+        ) from None
+
+
+@contextmanager
+def _lines(path: str) -> Iterator[BinaryIO]:
+    if path == "-":
+        if sys.stdin is None:
+            raise InputError("cannot be read: it is closed", file="stdin")
+        yield cast(BinaryIO, sys.stdin.buffer)
+        return
+    try:
+        stream = open(path, "rb")  # noqa: SIM115 - what is raised inside is not about this file
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=source_name(path)) from None
+    with stream:
+        yield stream
+
+
+@contextmanager
+def _written(path: str | None) -> Iterator[TextIO]:
+    if path is None or path == "-":
+        if sys.stdout is None:
+            raise InputError("cannot be written: it is closed", file="stdout")
+        yield sys.stdout
+        return
+    try:
+        stream = open(path, "w", encoding="utf-8")  # noqa: SIM115 - as above; lines are to be read as they come
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", file=path) from None
+    with stream:
+        yield stream

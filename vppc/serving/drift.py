@@ -1,0 +1,143 @@
+"""Drift: what FORWARDs take while serving, beside what the plan says, and costs refitted to that.
+
+A plan is as good as its costs. Drift is measured over the last :data:`WINDOW` FORWARDs: their seconds in sum over
+those that the cost model gives, less one. Chunks with cancelled parts compute less than planned and do not count.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from vppc.costs.model import CostModel, Prices
+from vppc.costs.samples import Forward, Head, Layers, Measurements, chunk_parts, forward
+from vppc.ir.instruction import FORWARD, SAMPLE, WIDTH
+from vppc.ir.schedule import Chunk, Schedule
+from vppc.ir.segment import Segment
+
+WINDOW = 256
+LEAST = 32
+"""FORWARDs before which nothing is said: the first ones are cold."""
+KEPT = 1000
+"""The newest FORWARDs, and SAMPLEs, that costs are fitted to."""
+
+
+class _Planned(NamedTuple):
+    """A FORWARD that has been sent, of ``stage`` on ``chunk``, planned to take so long; or a SAMPLE of ``rows``."""
+
+    chunk: Chunk
+    stage: int
+    seconds: float
+    rows: int
+
+
+@dataclass(slots=True)
+class _Priced:
+    """A chunk with the seconds of its stages; ``left`` of its FORWARDs and its SAMPLE have not been sent."""
+
+    chunk: Chunk
+    seconds: Sequence[float]
+    rows: int
+    left: int
+
+
+class Drift:
+    """Keeps what was sent until it has run, and the newest of what has run. ``bound`` is the drift to alarm at."""
+
+    def __init__(self, setup: Schedule, cost: CostModel, bound: float = 0.2) -> None:
+        self.cost, self.bound = cost, bound
+        self.alarmed = False
+        self._setup = setup
+        self._prices = Prices(setup.stages, cost)
+        self._layers = Layers.of(cost.layers)
+        self._counts = [self._layers.between(*stage.layers) for stage in setup.stages]
+        self._ends: dict[int, int] = {}  # prompt tokens of the requests of which chunks are to come
+        self._requests = self._chunks = 0
+        self._priced: dict[int, _Priced] = {}  # chunks with instructions that have not been sent
+        self._sent: list[dict[int, _Planned]] = [{} for _ in range(setup.pp)]
+        self._cancelled: deque[int] = deque(maxlen=KEPT)
+        self._window: deque[tuple[float, float]] = deque(maxlen=WINDOW)  # (measured, planned)
+        self._forwards: deque[Forward] = deque(maxlen=KEPT)
+        self._heads: deque[Head] = deque(maxlen=KEPT)
+
+    @property
+    def value(self) -> float | None:
+        """The drift, 0.1 where FORWARDs take a tenth longer than planned; None while there are too few."""
+        planned = sum(each for _, each in self._window)
+        if len(self._window) < LEAST or not planned:
+            return None
+        return sum(each for each, _ in self._window) / planned - 1.0
+
+    def sent(self, segment: Segment) -> None:
+        """A segment is on its way."""
+        for request in segment.requests:
+            self._ends[self._requests] = request.prompt_tokens
+            self._requests += 1
+        for chunk in segment.chunks:
+            ending = [part for part in chunk.parts if part.end == self._ends[part.request]]
+            seconds = self._prices.of((chunk,), self._ends).seconds
+            self._priced[self._chunks] = _Priced(chunk, seconds, len(ending), len(seconds) + bool(ending))
+            self._chunks += 1
+            for part in ending:
+                del self._ends[part.request]
+        for request in segment.extra.get("cancelled", ()):
+            self._cancelled.append(request)
+            self._ends.pop(request, None)
+        for program in segment.programs:
+            for index, start in enumerate(range(0, len(program.code), WIDTH), program.start):
+                op, number, stage = program.code[start : start + 3]
+                if op in (FORWARD, SAMPLE):
+                    self._sent[program.rank][index] = self._planned(number, stage, op == SAMPLE)
+
+    def ran(self, rank: int, first: int, times: Sequence[float]) -> None:
+        """A rank has run its instructions from ``first`` on, at ``times`` [start, end, start, end, ..]."""
+        sent = self._sent[rank]
+        for index in range(len(times) // 2):
+            planned = sent.pop(first + index, None)
+            if planned is not None:
+                self._measured(
+                    f"rank {rank}, instruction {first + index}", planned, times[2 * index + 1] - times[2 * index]
+                )
+
+    def news(self) -> str:
+        """What to say when the drift has passed the bound since the last time, or is back within half of it."""
+        drift = self.value
+        if drift is None or (abs(drift) <= self.bound if not self.alarmed else abs(drift) > self.bound / 2):
+            return ""
+        self.alarmed = not self.alarmed
+        if not self.alarmed:
+            return f"the last {len(self._window)} FORWARDs took as long as planned again"
+        how = "longer" if drift > 0 else "less"
+        return f"the last {len(self._window)} FORWARDs took {abs(drift):.0%} {how} than planned"
+
+    def measurements(self) -> Measurements:
+        """The newest of what has run, to fit costs to; transfers are as planned."""
+        by_products = frozenset(("heads",))
+        return Measurements(self._layers, tuple(self._forwards), (), tuple(self._heads), self.cost.name, by_products)
+
+    def replan(self, cost: CostModel) -> None:
+        """From now on the plan has other costs."""
+        self.cost, self._prices = cost, Prices(self._setup.stages, cost)
+        self._window.clear()
+        self.alarmed = False
+
+    def _planned(self, number: int, stage: int, sampled: bool) -> _Planned:
+        priced = self._priced[number]
+        priced.left -= 1
+        if not priced.left:
+            del self._priced[number]
+        return _Planned(priced.chunk, stage, priced.seconds[stage], priced.rows if sampled else 0)
+
+    def _measured(self, place: str, planned: _Planned, seconds: float) -> None:
+        chunk, stage = planned.chunk, planned.stage
+        if seconds <= 0 or any(part.request in self._cancelled for part in chunk.parts):
+            return
+        if planned.rows:
+            self._heads.append(Head(place, seconds, planned.rows))
+            self._window.append((seconds, 0.0))  # it is planned as a part of its FORWARD
+            return
+        counts, topks = self._counts[stage], self._layers.topks
+        self._window.append((seconds, planned.seconds))
+        self._forwards.append(forward(place, seconds, chunk_parts(chunk), counts, topks, embeds=stage == 0))
