@@ -29,6 +29,10 @@ DOCUMENTED = {
     "explain": "FILE --at --instruction --try --cost --json -o",
     "diff": "A B --listed --cost --json -o",
     "compare": "--pp --cost --model --tokens --strategy --chunk-size --measured-time --jobs --json -o",
+    "serve-sim": (
+        "--suite --requests --limit --prefix-hits --concurrency --rate --pp --cost --model --launch --strategy "
+        "--measured-time --chunk-size --policy --ttft-target --jobs --json -o"
+    ),
     "tune": (
         "--pp --tokens --requests --cost --layers --max-chunk --min-chunk --align --placement --layer-ranges "
         "--objective --json -o"

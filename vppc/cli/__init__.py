@@ -29,6 +29,7 @@ COMMANDS = {
     "explain": "Say why a run takes as long as it does, and what would help.",
     "diff": "Compare two schedules, or a plan and its run.",
     "compare": "Price strategies by chunk size and prompt length.",
+    "serve-sim": "Simulate serving: throughput, first tokens, why ranks idle.",
     "tune": "Find the best schedule, and how far any other could be ahead.",
     "model": "Say what a model is understood to be, and what it costs.",
     "calibrate": "Fit a cost file to measured times.",
@@ -48,7 +49,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"vppc.cli.{cmd_name}")
+        module = importlib.import_module(f"vppc.cli.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
         return command
 

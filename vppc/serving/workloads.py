@@ -59,6 +59,13 @@ class Workload:
         """The tokens to compute: those of all prompts that are not cached."""
         return sum(request.prompt_tokens - request.cached_tokens for request in self.requests)
 
+    @property
+    def rate(self) -> float | None:
+        """Requests a second of an open loop, on average; None for a closed one and for requests that come at once."""
+        arrivals = [request.arrival for request in self.requests]
+        span = max(arrivals) - min(arrivals)
+        return (len(arrivals) - 1) / span if self.concurrency is None and span else None
+
     def paced(self, rate: float, seed: int) -> Workload:
         """An open loop in which ``rate`` requests a second come, on average.
 

@@ -1,0 +1,145 @@
+"""What serving came to, as text: rates and first tokens of each contestant, where the ranks' time goes, and gains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from vppc.render.tables import count, percent, printable, seconds, table
+from vppc.serving.contest import Entry
+from vppc.serving.metrics import ServingReport
+from vppc.serving.workloads import Workload
+
+SHOWN_RANKS = 4
+"""Of more ranks, only those with the least and the most bubble are shown."""
+
+
+def serving_text(entries: Sequence[Entry], subject: str) -> str:
+    """All workloads one after another, and the gains of the contestant ``subject``; ends without a newline."""
+    blocks: list[str] = []
+    for workload, group in groupby(entries, key=lambda entry: entry.workload):
+        blocks += _of_one_workload(workload, list(group), subject)
+    levels = [list(group) for _, group in groupby(entries, key=lambda entry: entry.workload)]
+    for name, group_of_levels in groupby(levels, key=lambda level: level[0].workload.name):
+        same = list(group_of_levels)
+        if len(same) > 1 and len(same[0]) > 1:
+            blocks += [f"{printable(name)}: {subject} gains by queue depth", _by_depth(same, subject)]
+    refusals = dict.fromkeys(
+        f"refused: {entry.contestant}: {served.refusal}"
+        for entry in entries
+        for served in entry.tried
+        if served.refusal
+    )
+    return "\n\n".join([*blocks, *(["\n".join(refusals)] if refusals else [])])
+
+
+def pace(workload: Workload) -> str:
+    """How requests come, in words: ``16 at a time``, ``0.52 a second``, ``at once``."""
+    if workload.concurrency is not None:
+        return f"{count(workload.concurrency)} at a time"
+    return "at once" if workload.rate is None else f"{workload.rate:.3g} a second"
+
+
+def _of_one_workload(workload: Workload, entries: list[Entry], subject: str) -> Iterator[str]:
+    setting = entries[0].tried[0].trial.setting
+    yield (
+        f"{printable(workload.name)}: {count(len(workload.requests), 'request')}, {pace(workload)}, "
+        f"{count(workload.tokens, 'token')} to compute; {printable(setting.cost.name) or 'unnamed costs'}, "
+        f"{count(setting.options.pp, 'rank')}"
+    )
+    if len(entries[0].tried) > 1:
+        yield _throughputs(entries)
+    done = [(entry, entry.best.report) for entry in entries if entry.best.report is not None]
+    if not done:
+        return
+    yield _first_tokens(done)
+    yield _ranks(done)
+    if gains := _gains(entries, subject):
+        yield gains
+
+
+def _throughputs(entries: list[Entry]) -> str:
+    sizes = [count(served.chunk_size) for served in entries[0].tried]
+    return table(
+        ("tokens/s by chunk size", *sizes),
+        (
+            (
+                entry.contestant,
+                *(
+                    "refused" if each.report is None else rate(each.throughput) + ("*" if each is entry.best else " ")
+                    for each in entry.tried
+                ),
+            )
+            for entry in entries
+        ),
+    )
+
+
+def _first_tokens(done: list[tuple[Entry, ServingReport]]) -> str:
+    headers: tuple[str, ...] = ("at its best", "chunk size", "chunks", "tokens/s", "TTFT mean", "P50", "P90", "P99")
+    headers += ("queueing", "in system")
+    targets = any(report.target is not None for _, report in done)
+    return table(
+        headers + (("goodput",) if targets else ()),
+        (
+            (
+                entry.contestant,
+                count(entry.best.chunk_size),
+                count(report.chunks),
+                rate(report.throughput),
+                *(seconds(time) for time in (report.ttft.mean, report.ttft.p50, report.ttft.p90, report.ttft.p99)),
+                seconds(report.queueing.mean),
+                f"{report.depth:.1f}",
+                *((f"{report.goodput:.3g}/s",) if report.goodput is not None else ()),
+            )
+            for entry, report in done
+        ),
+    )
+
+
+def _ranks(done: list[tuple[Entry, ServingReport]]) -> str:
+    causes = ("compute", "collective", "transfer", "imbalance", "held", "starved", "empty")
+    lines = []
+    for entry, report in done:
+        uses = sorted(report.ranks, key=lambda use: use.bubble)
+        uses = list(report.ranks) if len(uses) <= SHOWN_RANKS else [uses[0], uses[-1]]
+        for use in uses:
+            parts = (getattr(use, cause) / report.makespan if report.makespan else 0.0 for cause in causes)
+            lines.append((entry.contestant, str(use.rank), *map(percent, parts), percent(report.bubble_ratio(use))))
+    return table(("share of the time", "rank", *causes, "bubble"), lines)
+
+
+def _gains(entries: list[Entry], subject: str) -> str:
+    ours = next(entry for entry in entries if entry.contestant == subject)
+    others = [(entry.contestant, ours.gain_over(entry)) for entry in entries if entry is not ours]
+    said = [f"{signed(part)} over {name}" for name, part in others if part is not None]
+    return f"{subject} gains {', '.join(said)}" if said else ""
+
+
+def _by_depth(levels: list[list[Entry]], subject: str) -> str:
+    others = [entry.contestant for entry in levels[0] if entry.contestant != subject]
+    lines = []
+    for level in levels:
+        found = {entry.contestant: entry for entry in level}
+        ours = found[subject]
+        report = ours.best.report
+        gains = (ours.gain_over(found[name]) for name in others)
+        lines.append(
+            (
+                pace(ours.workload),
+                "" if report is None else f"{report.depth:.1f}",
+                "" if report is None else rate(report.throughput),
+                *("" if part is None else signed(part) for part in gains),
+            )
+        )
+    return table(("requests come", "in system", "tokens/s", *(f"over {name}" for name in others)), lines)
+
+
+def rate(value: float) -> str:
+    """A rate a second: whole from 100 on, else three digits."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def signed(part: float) -> str:
+    """A gain as a percentage with its sign."""
+    return f"{100 * part:+.1f}%"

@@ -1,0 +1,118 @@
+"""Strategies against each other in serving: every chunk size on every workload, and the best size of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+from vppc.errors import VppcError
+from vppc.parallel import in_order
+from vppc.serving.metrics import ServingReport, gain
+from vppc.serving.simulate import Setting, serve
+from vppc.serving.workloads import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A workload to be served in a setting."""
+
+    workload: Workload
+    setting: Setting
+
+    @property
+    def contestant(self) -> str:
+        """The strategy, and the queue's policy where it is not first come, first served."""
+        name = self.setting.options.contestant
+        return name if self.setting.policy == "fcfs" else f"{name}, {self.setting.policy}"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a trial came to; or, with no report, why it was refused."""
+
+    trial: Trial
+    report: ServingReport | None = None
+    refusal: str = ""
+
+    @property
+    def throughput(self) -> float:
+        """Tokens a second; of a refused trial none."""
+        return self.report.throughput if self.report is not None else 0.0
+
+    @property
+    def chunk_size(self) -> int:
+        """Tokens of a chunk at most."""
+        return self.trial.setting.options.chunk_size
+
+    def json(self) -> dict[str, Any]:
+        """The report at one chunk size; a refused one says why instead."""
+        size = {"chunk_size": self.chunk_size}
+        return {**size, **(self.report.json() if self.report is not None else {"refused": self.refusal})}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One contestant on one workload: what it came to at each chunk size."""
+
+    tried: tuple[Served, ...]
+
+    @property
+    def workload(self) -> Workload:
+        return self.tried[0].trial.workload
+
+    @property
+    def contestant(self) -> str:
+        return self.tried[0].trial.contestant
+
+    @property
+    def best(self) -> Served:
+        """That with the most throughput; of equals, that of the chunk size named first."""
+        return max(self.tried, key=lambda served: served.throughput)
+
+    def gain_over(self, other: Entry) -> float | None:
+        """How much more throughput this has, each at its best chunk size, as a part of the other's."""
+        ours, theirs = self.best.report, other.best.report
+        return None if ours is None or theirs is None else gain(ours, theirs)
+
+    def json(self) -> dict[str, Any]:
+        """All that was tried, and the chunk size of the best."""
+        workload, options = self.workload, self.tried[0].trial.setting.options
+        return {
+            "workload": workload.name,
+            "concurrency": workload.concurrency,
+            "rate": workload.rate,
+            "strategy": options.strategy,
+            "contestant": self.contestant,
+            "policy": self.tried[0].trial.setting.policy,
+            "best_chunk_size": self.best.chunk_size if self.best.report is not None else None,
+            "outcomes": [served.json() for served in self.tried],
+        }
+
+
+def trials(workloads: Sequence[Workload], settings: Sequence[Setting], sizes: Sequence[int]) -> Iterator[Trial]:
+    """All combinations: on every workload each setting, at every chunk size."""
+    for workload in workloads:
+        for setting in settings:
+            for size in sizes:
+                yield Trial(workload, replace(setting, options=replace(setting.options, chunk_size=size)))
+
+
+def judge(trial: Trial) -> Served:
+    """Serve, and say what it came to."""
+    setting = trial.setting
+    try:
+        return Served(trial, serve(trial.workload, setting).report(setting.cost, setting.target))
+    except VppcError as error:
+        return Served(trial, refusal=str(error))
+
+
+def contest(tried: Sequence[Trial], jobs: int = 1, done: Callable[[], object] = lambda: None) -> tuple[Entry, ...]:
+    """Judge all trials, in the order of :func:`trials`, in ``jobs`` processes; ``done`` is called after each."""
+    served: list[Served] = []
+    for each in in_order(judge, tried, jobs):
+        served.append(each)
+        done()
+    grouped = groupby(served, key=lambda one: (one.trial.workload, one.trial.contestant))
+    return tuple(Entry(tuple(group)) for _, group in grouped)
