@@ -428,7 +428,7 @@ def test_what_is_wrong_by_itself(old: str, new: str, problem: str, remedy: str) 
         ('"of": 4}', '"of": 4},', TRAILING_COMMAS[1]),
         ('"of": 4}', '"of": 4} {', "line 32, column 27: not JSON: expecting ',' delimiter"),
         ('"of": 4}]}]\n}\n', '"of": 4}]}]\n} x', "line 33, column 3: not JSON: extra data"),
-        ('"of": 4}]}]\n}\n', '"of": 4}]}]\n', "line 33, column 1: the JSON text ends too early\n"
+        ('"of": 4}]}]\n}\n', '"of": 4}]}]\n', "line 32, column 29: the JSON text ends too early\n"
          "  hint: the file may be truncated; make it again"),
         (TEXT, "[]", 'a list is not a vppc.schedule document\n'
          '  hint: an object with "format": "vppc.schedule" and "version": 1'),

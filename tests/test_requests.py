@@ -178,6 +178,18 @@ FORMS = (
         (MOONCAKE, '"input_length": 1300, ', "", 'line 3: the key "input_length" is missing'),
         (MOONCAKE, "[0, 1, 4]}", "[0, 1,", "line 3, column 83: the JSON text ends too early\n"
          "  hint: the file may be truncated; make it again"),
+        (MOONCAKE, ", 2]}", ", ", "line 1, column 78: the JSON text ends too early\n"
+         "  hint: the file may be truncated; make it again"),
+        (OURS, '"prompt_tokens": 1,', '"prompt_token": 1,', '[1]: the key "prompt_token" is unknown\n'
+         '  hint: did you mean "prompt_tokens"?'),
+        (OURS, '"cached_tokens"', '"cached-tokens"', '[2]: the key "cached-tokens" is unknown\n'
+         '  hint: did you mean "cached_tokens"?'),
+        (OURS, '"prompt_tokens": 1,', '"prompt": 1,', '[1]: the key "prompt_tokens" is missing'),
+        (OURS, '"prompt_tokens": 1,', '"tokens_prompt": 1, "prompttoken": 1,', '[1]: the key "prompttoken" is unknown\n'
+         '  hint: did you mean "prompt_tokens"?'),
+        (MOONCAKE, '"input_length": 1300, ', '"length": 1300, ', 'line 3: the key "input_length" is missing'),
+        (MOONCAKE, '"hash_ids": [0, 1, 4]', '"hash_id": []', 'line 3: the key "hash_id" is unknown\n'
+         '  hint: did you mean "hash_ids"?'),
         (MOONCAKE, "[0, 1, 4]}", "[0, 1, 4]}\n", "line 4: is blank\n  hint: one request a line"),
         (MOONCAKE, '{"timestamp": 3000', '3, {"timestamp": 3000', "line 2, column 2: not JSON: extra data"),
         (AZURE, ",396", ",0", "line 3: ContextTokens: 0 is too small\n  hint: at least 1"),

@@ -110,10 +110,13 @@ def _finite(text: str) -> float:
 
 
 def _syntax_error(error: json.JSONDecodeError, file: str, line: int) -> InputError:
-    place = f"line {error.lineno + line - 1}, column {error.colno}"
-    if not error.doc.strip():
+    written = error.doc.rstrip()
+    if not written:
         return InputError("is empty", file=file, remedy="a JSON document")
-    if error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated string"):
+    position = min(error.pos, len(written))  # and not behind line ends, on a line that is not there
+    row, column = written.count("\n", 0, position) + line, position - written.rfind("\n", 0, position)
+    place = f"line {row}, column {column}"
+    if error.pos >= len(written) or error.msg.startswith("Unterminated string"):
         return InputError(
             "the JSON text ends too early", file=file, place=place, remedy="the file may be truncated; make it again"
         )

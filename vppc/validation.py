@@ -21,6 +21,8 @@ OPEN = ConfigDict(strict=True, extra="allow")
 """The configuration of an object that may hold unknown keys; true and 1.0 are no integers."""
 CLOSED = ConfigDict(strict=True, extra="forbid")
 """The configuration of an object whose unknown keys are mistakes."""
+_ALIKE = 0.85
+"""Keys so alike are one and its misspelling: prompt_token is prompt_tokens, but output_length not input_length."""
 
 Index: TypeAlias = Annotated[int, Field(ge=0, le=LARGEST, strict=True)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=LARGEST, strict=True)]
@@ -50,7 +52,7 @@ def validate(
         location: Location = first["loc"]
         if first["type"] == "missing":
             *location, key = location
-            problem, remedy = f"the key {shown(key)} is missing", ""
+            problem, remedy = f"the key {shown(key)} is missing", _misspelt(str(key), first["input"])
         elif first["type"] == "extra_forbidden":
             *location, key = location
             problem, remedy = _unknown_key(str(key), known(location) if known else ())
@@ -62,6 +64,20 @@ def validate(
             place=(prefix + path_text(location)).rstrip(".: "),
             remedy=remedy,
         ) from None
+
+
+def check_spelling(value: Any, known: Iterable[str], *, file: str = "", place: str = "") -> None:
+    """Raises InputError for a key of an object that is all but a ``known`` one which the object does not have.
+
+    For objects that may hold unknown keys: a misspelt one would say nothing.
+    """
+    if not isinstance(value, dict):
+        return
+    absent = [key for key in known if key not in value]
+    for key in value:
+        close = _closest(key, absent, _ALIKE) if key not in known else None
+        if close is not None:
+            raise InputError(f"the key {shown(key)} is unknown", file=file, place=place, remedy=_meant(close))
 
 
 def check_format(document: Any, name: str, version: int, *, file: str = "", place: str = "") -> dict[str, Any]:
@@ -110,11 +126,26 @@ def json_schema(adapter: TypeAdapter[Any], title: str) -> dict[str, Any]:
 
 
 def _unknown_key(key: str, known: Iterable[str]) -> tuple[str, str]:
-    from difflib import get_close_matches
-
-    close = get_close_matches(key, known, n=1)
-    remedy = f'did you mean "{close[0]}"?' if close else f"known keys: {', '.join(known)}"
+    close = _closest(key, known, 0.6)
+    remedy = _meant(close) if close is not None else f"known keys: {', '.join(known)}"
     return f"the key {shown(key)} is unknown", remedy
+
+
+def _misspelt(missing: str, value: Any) -> str:
+    """What to do about a missing key: rename one that looks like it."""
+    close = _closest(missing, [key for key in value if isinstance(key, str)], _ALIKE)
+    return f"there is {shown(close)}: {_meant(missing)}" if close is not None else ""
+
+
+def _closest(word: str, words: Iterable[str], likeness: float) -> str | None:
+    """The word most like ``word``, if one is enough so (1.0: the same)."""
+    from difflib import get_close_matches  # which most runs do not need
+
+    return next(iter(get_close_matches(word, words, n=1, cutoff=likeness)), None)
+
+
+def _meant(key: str) -> str:
+    return f'did you mean "{key}"?'
 
 
 def _value_error(kind: str, value: Any, context: dict[str, Any], message: str) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from vppc.errors import InputError
 from vppc.inputs.lines import numbered_lines
 from vppc.ir.schedule import Request
 from vppc.json_text import loads
-from vppc.validation import OPEN, Count, validate
+from vppc.validation import OPEN, Count, check_spelling, validate
 
 
 @with_config(OPEN)
@@ -56,7 +56,9 @@ def parse_mooncake(
 
 def _records(text: str, file: str) -> Iterator[tuple[int, Record]]:
     for number, line in numbered_lines(text, file):
-        yield number, validate(_RECORD, loads(line, file, line=number), file=file, prefix=f"line {number}: ")
+        record = loads(line, file, line=number)
+        check_spelling(record, Record.__annotations__, file=file, place=f"line {number}")
+        yield number, validate(_RECORD, record, file=file, prefix=f"line {number}: ")
 
 
 def _blocks(record: Record, number: int, file: str, block_tokens: int) -> list[int]:

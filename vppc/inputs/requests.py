@@ -11,6 +11,7 @@ The order of the file is kept, whatever the arrivals. A prompt has at least one 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, NotRequired
 
 from pydantic import TypeAdapter, with_config
@@ -22,7 +23,7 @@ from vppc.inputs.azure import COLUMNS, is_header, parse_azure
 from vppc.inputs.mooncake import Record, parse_mooncake
 from vppc.ir.schedule import Request
 from vppc.json_text import loads, path_text, shown
-from vppc.validation import OPEN, Count, Index, Seconds, validate
+from vppc.validation import OPEN, Count, Index, Seconds, check_spelling, validate
 
 
 @with_config(OPEN)
@@ -44,7 +45,8 @@ class Prompts(TypedDict):
 
 _LIST: TypeAdapter[list[Prompt]] = TypeAdapter(list[Prompt])
 _OBJECT: TypeAdapter[Prompts] = TypeAdapter(Prompts)
-_NAMES = frozenset(Prompt.__annotations__)
+_TRACED = tuple(Record.__annotations__)
+_KEYS = tuple(Prompt.__annotations__)
 
 
 def read_requests(
@@ -85,17 +87,20 @@ def parse_requests(
 
 
 def _is_mooncake(line: str) -> bool:
-    """Whether a line is an object of its own with a key of the trace's."""
+    """Whether a line is an object of its own with a key of the trace's, or the beginning of one."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
-        return False
-    return isinstance(value, dict) and not value.keys().isdisjoint(Record.__annotations__)
+        return re.match(r'\s*\{\s*"(\w+)"\s*:', line) is not None and any(f'"{key}"' in line for key in _TRACED)
+    return isinstance(value, dict) and not value.keys().isdisjoint(_TRACED)
 
 
 def _ours(text: str, file: str) -> tuple[Request, ...]:
     document = loads(text, file)
     where: tuple[str, ...] = ("requests",) if isinstance(document, dict) else ()
+    listed = document.get("requests") if isinstance(document, dict) else document
+    for index, each in enumerate(listed if isinstance(listed, list) else ()):
+        check_spelling(each, _KEYS, file=file, place=path_text((*where, index)))
     prompts = validate(_OBJECT, document, file=file)["requests"] if where else validate(_LIST, document, file=file)
     taken = _ids(prompts, where, file)
     requests: list[Request] = []
@@ -109,7 +114,7 @@ def _ours(text: str, file: str) -> tuple[Request, ...]:
                 remedy=f"at most {prompt['prompt_tokens'] - 1}, one less than prompt_tokens",
             )
         name = prompt["id"] if "id" in prompt else _free_id(index, taken)
-        extra: dict[str, Any] = {key: value for key, value in prompt.items() if key not in _NAMES}
+        extra: dict[str, Any] = {key: value for key, value in prompt.items() if key not in _KEYS}
         requests.append(Request(name, prompt["prompt_tokens"], cached, prompt.get("arrival", 0.0), extra))
     return tuple(requests)
 
