@@ -24,43 +24,21 @@ import argparse
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks.launch import launch, plan_file
-from runtime.arguments import Arguments, parse
-from runtime.make_runner import Place, reference_runner
-from runtime.runners.protocol import Runner
-from runtime.session import Session
+from benchmarks.real_runs import QUIET, RANKS, calibrated, more, planned, run_all
 from vppc.analysis.report import Report, predict
-from vppc.compiler import compile_schedule
-from vppc.costs.calibration import calibrate
-from vppc.costs.model import CostModel, LayerCost
-from vppc.costs.samples import Layers, Measurements
-from vppc.ir.schedule import Model, Request, Schedule
-from vppc.passes.strategies import Options
+from vppc.costs.model import CostModel
 from vppc.profiles.journal import read_journal
-from vppc.profiles.measured import Measured, measure, measurements
+from vppc.profiles.measured import Measured, measure
 from vppc.render.tables import table
 
-RANKS = 2
-LAYERS = 8
 ONE, TWO = "one prompt", "two prompts"
 STRATEGIES = {ONE: ("cpp", "dcpp", "vpp-async"), TWO: ("cpp", "vpp-async", "vpp-packed")}
 POINTS, MAKESPAN = 0.02, 0.05
-QUIET = 0.05
-"""The most of the forwards' time that others may have in a run that counts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One run of a plan: its journal's folder, and the part of the forwards' time that others had."""
-
-    folder: str
-    stolen: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +81,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        cost = calibrated(folder, arguments.tokens, arguments.chunk, arguments.rounds)
+        sizes = (arguments.chunk * 3 // 4, arguments.chunk // 3)  # other chunks than will be judged
+        cost = calibrated(folder, arguments.tokens * 3 // 4, sizes, arguments.rounds).cost
         judged = compared(folder, cost, arguments.tokens, arguments.chunk, arguments.rounds)
     loud = [each for each in judged if not each.rounds]
     if loud:
@@ -114,24 +93,6 @@ def main() -> None:
     for miss in missed:
         print(f"missed: {miss}", file=sys.stderr)
     sys.exit(1 if missed else 0)
-
-
-def calibrated(folder: Path, tokens: int, chunk: int, rounds: int) -> CostModel:
-    """Costs of this machine, from quiet runs with other chunks than will be judged."""
-    guess = CostModel((LayerCost(LAYERS, per_token=1e-5, per_pair=1e-9),))
-    sizes = (chunk * 3 // 4, chunk // 3)
-    plans = [
-        plan_file(planned("cpp", [tokens * 3 // 4], size, guess), folder / f"calibrate-{size}.json") for size in sizes
-    ]
-    runs = launch(RANKS, run_all, plans, rounds, str(folder / "calibrate"))[0]
-    layers = Layers.alike(LAYERS)
-    found = Measurements(layers)
-    for each in runs:
-        quietest = min(each, key=lambda run: run.stolen)
-        for run in each:
-            if run.stolen <= QUIET or run is quietest:
-                found += measurements(read_journal(run.folder), layers)
-    return calibrate(found, name="this machine").cost
 
 
 def compared(folder: Path, cost: CostModel, tokens: int, chunk: int, rounds: int) -> list[Judged]:
@@ -152,51 +113,6 @@ def compared(folder: Path, cost: CostModel, tokens: int, chunk: int, rounds: int
         )
         for (kind, strategy), schedule, each in zip(cells, schedules, runs, strict=True)
     ]
-
-
-def planned(strategy: str, prompts: Sequence[int], chunk: int, cost: CostModel) -> Schedule:
-    requests = tuple(Request(f"r{index}", tokens) for index, tokens in enumerate(prompts))
-    options = Options(strategy=strategy, pp=RANKS, chunk_size=chunk, min_chunk=chunk // 4, page_size=64)
-    return compile_schedule(requests, Model("small", LAYERS), cost, options)
-
-
-def run_all(plans: Sequence[str], rounds: int, folder: str) -> list[list[Run]]:
-    """Run every plan, in turn, ``rounds`` times, after a first one to warm up."""
-    found: list[list[Run]] = [[] for _ in plans]
-    with Session(parse([plans[0], "--timeout", "300"])) as session:
-        session.run(parse([plans[0], "--timeout", "300"]))
-        for number in range(rounds):
-            for index, plan in enumerate(plans):
-                journal = f"{folder}-{index}-{number}"
-                watch = Watch()
-                session.run(parse([plan, "--timeout", "300", "--journal", journal]), watch.runner)
-                found[index].append(Run(journal, max(session.world.gather(watch.stolen))))
-    return found
-
-
-class Watch:
-    """How much of a process's forwards the machine gave to others."""
-
-    def __init__(self) -> None:
-        self.wall = self.own = 0.0
-
-    @property
-    def stolen(self) -> float:
-        return 1.0 - self.own / self.wall
-
-    def runner(self, arguments: Arguments, schedule: Schedule, place: Place) -> Runner:
-        """The reference runner, its forwards timed on both clocks."""
-        runner = reference_runner(arguments, schedule, place)
-        forward = runner.forward
-
-        def timed(*given: Any) -> None:
-            wall, own = time.perf_counter(), time.thread_time()
-            forward(*given)
-            self.wall += time.perf_counter() - wall
-            self.own += time.thread_time() - own
-
-        runner.forward = timed  # type: ignore[method-assign, assignment]
-        return runner
 
 
 HEADERS = ["prompts", "strategy", "planned", "median", "least", "most", "off by", "forwards", "evenly"]
@@ -232,10 +148,6 @@ def rows(judged: Sequence[Judged]) -> list[list[str]]:
 def rival(judged: Sequence[Judged], each: Judged) -> Judged:
     """cpp on the same prompts."""
     return next(other for other in judged if other.strategy == "cpp" and other.prompts == each.prompts)
-
-
-def more(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.1f}%"
 
 
 def misses(judged: Sequence[Judged]) -> list[str]:
