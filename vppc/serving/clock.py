@@ -161,6 +161,7 @@ class Pipeline:
         self._leaving: deque[tuple[_InFlight, Batch]] = deque()
         self._last_end = -inf  # of the last stage
         self._in_flight = 0
+        self._asked = 0.0  # when it was last seen what has left; who comes in the clock's past goes on from there
         self._resident = 0
 
         self._new_requests: list[Request] = []
@@ -202,7 +203,7 @@ class Pipeline:
         heappush(self._coming, (comes, waiting.number, waiting))
         if comes <= now:
             self._reconsider(now)
-        self._clock.look(0, comes)
+        self._clock.look(0, max(comes, self._asked))
 
     def cancel(self, request_id: str, now: float) -> bool:
         """A request is given up; whether it was there and not through. What is in chunks runs on."""
@@ -221,7 +222,7 @@ class Pipeline:
         elif waiting.queued:
             self._batcher.drop(waiting)
         waiting.gone = True
-        self._clock.look(0, now)
+        self._clock.look(0, max(now, self._asked))
         return True
 
     def run(self, before: float = inf) -> None:
@@ -260,8 +261,11 @@ class Pipeline:
     def propose(self, now: float) -> float:
         """See :class:`vppc.passes.list_schedule.Source`."""
         self._arrive(now)
-        self._retire(now)
         comes = self._coming[0][0] if self._coming else inf
+        if not self._batcher.queue:
+            return comes
+        self._retire(now)
+        self._asked = now
         if self._in_flight >= self._may_enter:
             return self._leaving[0][1].end if self._leaving else inf
         limit = self.limits.max_resident_tokens
