@@ -15,7 +15,7 @@ from vppc.costs.model import OpCosts
 from vppc.ir.schedule import Order, Part, Schedule
 from vppc.passes.admission import Admission
 from vppc.passes.list_schedule import list_schedule
-from vppc.serving.metrics import Distribution, RankUse, ServingReport, gain, serving_report
+from vppc.serving.metrics import Distribution, RankUse, ServingReport, serving_report
 
 TICK = 1 / 8
 CAUSES = ("compute", "collective", "transfer", "imbalance", "held", "starved", "empty")
@@ -88,10 +88,6 @@ class TestByHand:
         assert report.ttft == Distribution.of([2.0, 4.0, 8.0])
         assert report.goodput == 2 / 8
         assert judged(schedule, costs([2, 2, 4], [0, 0, 0])).goodput is None
-
-    def test_gain_is_of_throughput(self) -> None:
-        schedule = shape([0], [[Part(0, 0, 6)]])
-        assert gain(judged(schedule, costs([2], [0])), judged(schedule, costs([3], [0]))) == pytest.approx(0.5)
 
 
 def by_ticks(schedule: Schedule, order: Order, run: Timeline, op_costs: OpCosts, rank: int) -> dict[str, float]:

@@ -137,7 +137,8 @@ def command(
     held       requests wait, but may not enter   starved    none waits: there is nothing to pack
     empty      no request is in the system
 
-    The gains are of the last strategy named, and of the last --policy.
+    The gains are of the last strategy named, and of the last --policy: in throughput, or in an open loop, where that
+    is what comes, in the mean time to first token.
     """
     drawn = is_picture(output)
     if drawn and as_json:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from vppc.render.tables import count, percent, printable, seconds, table
-from vppc.serving.contest import Entry
+from vppc.serving.contest import Entry, Served
 from vppc.serving.metrics import ServingReport
 from vppc.serving.workloads import Workload
 
@@ -23,7 +23,8 @@ def serving_text(entries: Sequence[Entry], subject: str) -> str:
     for name, group_of_levels in groupby(levels, key=lambda level: level[0].workload.name):
         same = list(group_of_levels)
         if len(same) > 1 and len(same[0]) > 1:
-            blocks += [f"{printable(name)}: {subject} gains by queue depth", _by_depth(same, subject)]
+            what = " gains" if same[0][0].workload.rate is None else "'s mean TTFT"
+            blocks += [f"{printable(name)}: {subject}{what} by queue depth", _by_depth(same, subject)]
     refusals = dict.fromkeys(
         f"refused: {entry.contestant}: {served.refusal}"
         for entry in entries
@@ -48,7 +49,7 @@ def _of_one_workload(workload: Workload, entries: list[Entry], subject: str) -> 
         f"{count(setting.options.pp, 'rank')}"
     )
     if len(entries[0].tried) > 1:
-        yield _throughputs(entries)
+        yield _by_size(entries)
     done = [(entry, entry.best.report) for entry in entries if entry.best.report is not None]
     if not done:
         return
@@ -58,21 +59,22 @@ def _of_one_workload(workload: Workload, entries: list[Entry], subject: str) -> 
         yield gains
 
 
-def _throughputs(entries: list[Entry]) -> str:
+def _by_size(entries: list[Entry]) -> str:
+    """What counts, by chunk size, the best marked."""
     sizes = [count(served.chunk_size) for served in entries[0].tried]
+    what = "tokens/s" if entries[0].workload.rate is None else "mean TTFT"
     return table(
-        ("tokens/s by chunk size", *sizes),
-        (
-            (
-                entry.contestant,
-                *(
-                    "refused" if each.report is None else rate(each.throughput) + ("*" if each is entry.best else " ")
-                    for each in entry.tried
-                ),
-            )
-            for entry in entries
-        ),
+        (f"{what} by chunk size", *sizes),
+        ((entry.contestant, *(_cell(served, entry) for served in entry.tried)) for entry in entries),
     )
+
+
+def _cell(served: Served, entry: Entry) -> str:
+    if served.report is None:
+        return "refused"
+    closed = entry.workload.rate is None
+    value = rate(served.report.throughput) if closed else seconds(served.report.ttft.mean)
+    return value + ("*" if served is entry.best else " ")
 
 
 def _first_tokens(done: list[tuple[Entry, ServingReport]]) -> str:
@@ -112,8 +114,12 @@ def _ranks(done: list[tuple[Entry, ServingReport]]) -> str:
 def _gains(entries: list[Entry], subject: str) -> str:
     ours = next(entry for entry in entries if entry.contestant == subject)
     others = [(entry.contestant, ours.gain_over(entry)) for entry in entries if entry is not ours]
-    said = [f"{signed(part)} over {name}" for name, part in others if part is not None]
-    return f"{subject} gains {', '.join(said)}" if said else ""
+    said = [(name, signed(part)) for name, part in others if part is not None]
+    if not said:
+        return ""
+    if ours.workload.rate is None:
+        return f"{subject} gains {', '.join(f'{part} over {name}' for name, part in said)}"
+    return f"{subject}'s mean TTFT is {', '.join(f'{part} beside that of {name}' for name, part in said)}"
 
 
 def _by_depth(levels: list[list[Entry]], subject: str) -> str:
@@ -132,7 +138,7 @@ def _by_depth(levels: list[list[Entry]], subject: str) -> str:
                 *("" if part is None else signed(part) for part in gains),
             )
         )
-    return table(("requests come", "in system", "tokens/s", *(f"over {name}" for name in others)), lines)
+    return table(("requests come", "in system", "tokens/s", *(f"beside {name}" for name in others)), lines)
 
 
 def rate(value: float) -> str:

@@ -18,7 +18,7 @@ from vppc.render.serving import pace, rate, signed
 from vppc.render.svg import text
 from vppc.render.tables import count, percent, seconds
 from vppc.serving.contest import Entry, Served
-from vppc.serving.metrics import ServingReport, gain
+from vppc.serving.metrics import ServingReport
 from vppc.serving.workloads import Workload
 
 Bars = Callable[[Served, ServingReport, ServingReport, Series], Bar]
@@ -68,7 +68,7 @@ def _bars(level: list[Entry], series: dict[str, Series], bar: Bars) -> list[Bar]
 
 
 def _throughput(served: Served, report: ServingReport, base: ServingReport, series: Series) -> Bar:
-    over = gain(report, base)
+    over = report.throughput / base.throughput - 1 if base.throughput else 0.0
     words = f"{_words(served, report)}\n{rate(report.throughput)} tokens a second"
     above = signed(over) if report is not base else ""
     return Bar(series, (Part(1.0 + over, "", words),), above, size_label(served.chunk_size))
@@ -99,18 +99,20 @@ def _use(served: Served, report: ServingReport, base: ServingReport, series: Ser
 
 
 def _by_depth(name: str, levels: list[list[Entry]], series: dict[str, Series], y: float) -> tuple[list[str], float]:
-    """Lines over the paces of a workload: throughput in units of the first contestant's at the same pace."""
+    """Lines over the paces of a workload: what counts, in units of the first contestant's at the same pace."""
     lines: dict[str, list[Point]] = {entry.contestant: [] for entry in levels[0]}
     for place, level in enumerate(levels):
-        done = [(entry, entry.best.report) for entry in level if entry.best.report is not None]
-        for entry, report in done:
-            words = f"{_words(entry.best, report)}\n{report.depth:.1f} requests in the system"
-            lines[entry.contestant].append(Point(place, 1.0 + gain(report, done[0][1]), words))
+        for entry in level:
+            part, report = entry.gain_over(level[0]), entry.best.report
+            if part is not None and report is not None:
+                words = f"{_words(entry.best, report)}\n{report.depth:.1f} requests in the system"
+                lines[entry.contestant].append(Point(place, 1.0 + part, words))
     values = [point.value for points in lines.values() for point in points] or [1.0]
     margin = 0.08 * (max(values) - min(values)) or 0.05
     frame = Frame(LEFT, y + 30, WIDTH - LEFT - RIGHT, LINES, min(values) - margin, max(values) + margin)
     names = [pace(level[0].workload) for level in levels]
-    body = [*frame.axis(f"{name}: throughput by queue depth, in units of the first's"), *frame.places(names)]
+    what = "throughput" if levels[0][0].workload.rate is None else "mean time to first token"
+    body = [*frame.axis(f"{name}: {what} by queue depth, in units of the first's"), *frame.places(names)]
     for contestant, points in lines.items():
         body += frame.line(series[contestant], points, len(names))
     return body, y + 30 + LINES + 30

@@ -1,15 +1,20 @@
-"""Strategies against each other in serving: every chunk size on every workload, and the best size of each."""
+"""Strategies against each other in serving: every chunk size on every workload, and the best size of each.
+
+In a closed loop, and of requests that come at once, more throughput is better. In an open loop the requests decide the
+throughput, as long as they are served at all: there a shorter mean time to first token is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from math import inf
 from typing import Any
 
 from vppc.errors import VppcError
 from vppc.parallel import in_order
-from vppc.serving.metrics import ServingReport, gain
+from vppc.serving.metrics import ServingReport
 from vppc.serving.simulate import Setting, serve
 from vppc.serving.workloads import Workload
 
@@ -37,9 +42,13 @@ class Served:
     refusal: str = ""
 
     @property
-    def throughput(self) -> float:
-        """Tokens a second; of a refused trial none."""
-        return self.report.throughput if self.report is not None else 0.0
+    def merit(self) -> float:
+        """What is better is greater: tokens a second, or in an open loop the reciprocal mean TTFT; 0 when refused."""
+        if self.report is None:
+            return 0.0
+        if self.trial.workload.rate is None:
+            return self.report.throughput
+        return 1.0 / self.report.ttft.mean if self.report.ttft.mean else inf
 
     @property
     def chunk_size(self) -> int:
@@ -68,13 +77,15 @@ class Entry:
 
     @property
     def best(self) -> Served:
-        """That with the most throughput; of equals, that of the chunk size named first."""
-        return max(self.tried, key=lambda served: served.throughput)
+        """That with the most merit; of equals, that of the chunk size named first."""
+        return max(self.tried, key=lambda served: served.merit)
 
     def gain_over(self, other: Entry) -> float | None:
-        """How much more throughput this has, each at its best chunk size, as a part of the other's."""
-        ours, theirs = self.best.report, other.best.report
-        return None if ours is None or theirs is None else gain(ours, theirs)
+        """How much more throughput this has, each at its best chunk size, as a part of the other's.
+
+        In an open loop, how much longer the mean TTFT is.
+        """
+        return gain(self.best, other.best)
 
     def json(self) -> dict[str, Any]:
         """All that was tried, and the chunk size of the best."""
@@ -89,6 +100,18 @@ class Entry:
             "best_chunk_size": self.best.chunk_size if self.best.report is not None else None,
             "outcomes": [served.json() for served in self.tried],
         }
+
+
+def gain(ours: Served, theirs: Served) -> float | None:
+    """How much more throughput ``ours`` has, as a part of that of ``theirs``; in an open loop, how much longer a TTFT.
+
+    None where one was refused, and of no time.
+    """
+    if ours.report is None or theirs.report is None:
+        return None
+    if ours.trial.workload.rate is None:
+        return ours.report.throughput / theirs.report.throughput - 1
+    return ours.report.ttft.mean / theirs.report.ttft.mean - 1 if theirs.report.ttft.mean else None
 
 
 def trials(workloads: Sequence[Workload], settings: Sequence[Setting], sizes: Sequence[int]) -> Iterator[Trial]:

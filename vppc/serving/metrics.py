@@ -210,8 +210,3 @@ def _rank_use(
         starved=idle[1],
         empty=idle[0],
     )
-
-
-def gain(ours: ServingReport, theirs: ServingReport) -> float:
-    """How much more throughput one run has than another, as a part of the other's."""
-    return ours.throughput / theirs.throughput - 1
