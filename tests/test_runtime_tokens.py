@@ -83,7 +83,7 @@ def compiled(choice: Choice, random: Random) -> Schedule:
     strategy, placement, vp = choice["order"]
     pp = choice["pp"]
     stages = pp * vp
-    layers = stages + random.randint(0, 2)
+    layers = choice.get("layers") or stages + random.randint(0, 2)
     ranges = None
     if choice["split"] == "uneven":
         cuts = sorted(random.sample(range(1, layers), stages - 1))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -40,13 +40,38 @@ class Found(NamedTuple):
     logits: dict[int, list[Tensor]]
 
 
-def run_cases(cases: Sequence[Case], results: Path, options: Sequence[str] = ("--timeout", "30")) -> None:
+Observe: TypeAlias = Callable[[int, Tensor], None]
+"""Is told of a request and the logits of its token."""
+
+
+def on_reference(
+    case: Case, arguments: Arguments, schedule: Schedule, place: Place, observe: Observe
+) -> ReferenceRunner:
+    config = parse_config(case.config)
+    return ReferenceRunner(
+        schedule,
+        place.rank,
+        config,
+        SeededWeights(),
+        Prompts(schedule.requests, config.vocabulary),
+        dtype=getattr(torch, arguments.dtype),
+        tp=place.tensor,
+        observe=observe,
+    )
+
+
+def run_cases(
+    cases: Sequence[Case],
+    results: Path,
+    options: Sequence[str] = ("--timeout", "30"),
+    making: Callable[[Case, Arguments, Schedule, Place, Observe], Any] = on_reference,
+) -> None:
     """Run the cases in one world; process 0 saves what was :class:`Found` for each."""
     found = []
     with Session(parse(["", *options])) as session:
         for case in cases:
             logits: dict[int, Tensor] = {}
-            runners: list[ReferenceRunner] = []
+            runners: list[Any] = []
 
             def make(
                 arguments: Arguments,
@@ -54,21 +79,13 @@ def run_cases(cases: Sequence[Case], results: Path, options: Sequence[str] = ("-
                 place: Place,
                 case: Case = case,
                 logits: dict[int, Tensor] = logits,
-                runners: list[ReferenceRunner] = runners,
-            ) -> ReferenceRunner:
-                config = parse_config(case.config)
-                runner = ReferenceRunner(
-                    schedule,
-                    place.rank,
-                    config,
-                    SeededWeights(),
-                    Prompts(schedule.requests, config.vocabulary),
-                    dtype=getattr(torch, arguments.dtype),
-                    tp=place.tensor,
-                    observe=lambda request, values: logits.update({request: values.clone()}),
-                )
-                runners.append(runner)
-                return runner
+                runners: list[Any] = runners,
+            ) -> Any:
+                def observe(request: int, values: Tensor) -> None:
+                    logits[request] = values.clone()
+
+                runners.append(making(case, arguments, schedule, place, observe))
+                return runners[-1]
 
             mark = cancelling(session, *case.cancel[session.world.process]) if case.cancel else None
             outcome = session.run(parse([case.schedule, *options, *case.options]), make, mark)

@@ -54,8 +54,9 @@ class World:
         *,
         port: int | None = None,
         processes: Sequence[int] | None = None,
+        context: Any = None,
     ) -> None:
-        """``processes`` are those that are started, all of them when not given."""
+        """``processes`` are those that are started, all of them when not given; ``context`` says how."""
         self.folder = folder
         environment = {
             "WORLD_SIZE": str(size),
@@ -63,7 +64,7 @@ class World:
             "MASTER_PORT": str(port or free_port()),
             "OMP_NUM_THREADS": "1",
         }
-        context = _server()
+        context = context or _server()
         self.processes: list[BaseProcess] = []
         self.numbers = list(range(size) if processes is None else processes)
         for process in self.numbers:

@@ -143,7 +143,9 @@ class VllmRunner:
         return self._prompt_tokens[request]
 
 
-def vllm_runner(arguments: Arguments, schedule: Schedule, place: Place) -> VllmRunner:
+def vllm_runner(
+    arguments: Arguments, schedule: Schedule, place: Place, observe: Callable[[int, Tensor], None] | None = None
+) -> VllmRunner:
     """The checkpoint of ``--model`` on vLLM. Raises InputError for what this runner does not do."""
     if arguments.model is None:
         raise InputError("needs a checkpoint", file="--runner vllm", remedy="--model DIR")
@@ -158,7 +160,7 @@ def vllm_runner(arguments: Arguments, schedule: Schedule, place: Place) -> VllmR
     given = read_prompts(arguments.prompts) if arguments.prompts is not None else None
     vocabulary = config.model_config.get_vocab_size()
     prompts = Prompts(schedule.requests, vocabulary, given=given, seed=arguments.seed, file=arguments.prompts or "")
-    return VllmRunner(schedule, place.rank, config, prompts)
+    return VllmRunner(schedule, place.rank, config, prompts, observe=observe)
 
 
 def check_payload(schedule: Schedule, carried: Sequence[TensorSpec]) -> None:

@@ -101,12 +101,14 @@ def load_stage(config: VllmConfig, place: StagePlace) -> StageRunner:
 
 
 def join_world(config: VllmConfig) -> None:
-    """Make vLLM's process groups over the processes of the run, all together; once a process.
+    """Make vLLM's process groups over the processes of the run, all together, anew for each model.
 
     Each process is a pipeline rank; which stage it is when, :class:`StagePlace` says.
     """
     os.environ.setdefault("VLLM_DIST_IDENT", os.environ["MASTER_PORT"])
     size, rank = dist.get_world_size(), dist.get_rank()
+    if parallel_state.model_parallel_is_initialized():
+        parallel_state.destroy_model_parallel()  # a model with experts has a group that others do not have
     with set_current_vllm_config(config):
         parallel_state.init_distributed_environment(size, rank, "env://", rank, "gloo")
         parallel_state.ensure_model_parallel_initialized(1, size)

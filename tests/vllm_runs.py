@@ -1,0 +1,150 @@
+"""What runs in vLLM's environment, for tests that themselves run in the main one.
+
+``python tests/vllm_runs.py FOLDER`` reads ``FOLDER/job``, a :class:`Job`, and writes ``found`` and ``stock`` there, or
+command lines that are to fail, and writes ``failed``.
+vLLM is imported once, in the process that all others are forked from.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from token_runs import Case
+
+ROOT = Path(__file__).parents[1]
+ENVIRONMENT = ROOT / ".venv-vllm"
+MISSING = "there is no whole .venv-vllm: scripts/vllm-venv makes it"
+"""Why tests are skipped where :func:`installed` is false."""
+OPTIONS = ("--runner", "vllm", "--timeout", "60", "--device", "cpu")
+TOKENS = 4
+"""That stock vLLM makes of each prompt."""
+
+
+def installed() -> bool:
+    """Whether vLLM's environment is there, from the first to the last package."""
+    return (ENVIRONMENT / "recipe").exists()
+
+
+class Job(NamedTuple):
+    """Cases to run on ``size`` processes, and prompts, by checkpoint folder, that stock vLLM is to run."""
+
+    size: int
+    cases: Sequence[Case]
+    stock: Mapping[str, Sequence[Sequence[int]]]
+
+
+class Made(NamedTuple):
+    """What stock vLLM made of a prompt: its tokens, and the logits that it chose each from, [tokens, vocabulary]."""
+
+    tokens: list[int]
+    logits: Tensor
+
+
+def do(folder: Path, job: Job) -> tuple[list[Any], dict[tuple[str, tuple[int, ...]], Made]]:
+    """Run a job in vLLM's environment: what was found of each case, and what stock vLLM made of each prompt."""
+    _call(folder, (job.size, [tuple(case) for case in job.cases], job.stock))
+    stock = {key: Made(*made) for key, made in torch.load(folder / "stock").items()}
+    return torch.load(folder / "found"), stock
+
+
+def fail(folder: Path, commands: Sequence[Sequence[str]]) -> list[tuple[int, str]]:
+    """Run the command lines in vLLM's environment: of each its exit status and what it wrote to stderr."""
+    _call(folder, commands)
+    return torch.load(folder / "failed")
+
+
+def _call(folder: Path, job: Any) -> None:
+    folder.mkdir(exist_ok=True)
+    torch.save(job, folder / "job")
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [ENVIRONMENT / "bin" / "python", __file__, str(folder)],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def main(folder: Path) -> None:
+    from runtime.__main__ import main as runtime_main
+    from runtime.runners.vllm import require_vllm
+
+    # what other tests of stock vLLM do not need: a second process, compiled samplers
+    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", TORCHDYNAMO_DISABLE="1", VLLM_CPU_KVCACHE_SPACE="1")
+    require_vllm()
+    import vllm.v1.worker.cpu_model_runner  # noqa: F401
+    from token_runs import Case, run_cases
+    from vllm import LLM  # noqa: F401
+    from worlds import World, succeeded
+
+    job, fork = torch.load(folder / "job"), multiprocessing.get_context("fork")
+    if isinstance(job, list):
+        failed = []
+        for index, command in enumerate(job):
+            (folder / str(index)).mkdir()
+            given = ([*command, *OPTIONS],)
+            ended = World(
+                folder / str(index), 1, runtime_main, lambda process, given=given: given, context=fork
+            ).ended()
+            failed.append((ended.statuses[0], ended.err[0]))
+        return torch.save(failed, folder / "failed")
+    size, cases, prompts = job
+    arguments = ([Case(*case) for case in cases], folder / "found", OPTIONS, on_vllm)
+    succeeded(World(folder, size, run_cases, lambda process: arguments, context=fork).ended())
+    made: dict[tuple[str, tuple[int, ...]], tuple[list[int], Tensor]] = {}
+    for model, each in prompts.items():  # a process can hold one model
+        stock = fork.Process(target=run_stock, args=(model, each, folder / "made"))
+        stock.start()
+        stock.join()
+        if stock.exitcode:
+            sys.exit(stock.exitcode)
+        made.update(torch.load(folder / "made"))
+    torch.save(made, folder / "stock")
+
+
+def on_vllm(case: Any, arguments: Any, schedule: Any, place: Any, observe: Any) -> Any:
+    from runtime.runners.vllm.runner import vllm_runner
+
+    return vllm_runner(arguments, schedule, place, observe)
+
+
+def run_stock(model: str, prompts: Sequence[Sequence[int]], results: Path) -> None:
+    """Greedy tokens and raw logits of stock vLLM, one process, no pipeline."""
+    from vllm import LLM, SamplingParams
+
+    engine = LLM(
+        model=model,
+        skip_tokenizer_init=True,
+        dtype="float32",
+        enforce_eager=True,
+        max_model_len=4096,
+        max_logprobs=-1,
+        logprobs_mode="raw_logits",
+        enable_prefix_caching=False,
+        use_tqdm_on_load=False,
+    )
+    sampling = SamplingParams(temperature=0, max_tokens=TOKENS, logprobs=-1, ignore_eos=True, detokenize=False)
+    answers = engine.generate([{"prompt_token_ids": list(prompt)} for prompt in prompts], sampling, use_tqdm=False)
+    made = {}
+    for prompt, answer in zip(prompts, answers, strict=True):
+        (output,) = answer.outputs
+        logits = [[step[token].logprob for token in range(len(step))] for step in output.logprobs]
+        made[model, tuple(prompt)] = (list(output.token_ids), torch.tensor(logits))
+    torch.save(made, results)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
