@@ -247,3 +247,45 @@ def test_a_segment_may_end_a_request_early() -> None:
     end = Segment(1, "", extra={"cancelled": [0]})
     assert {finding.code for finding in check_stream(longer, [end], closed=False)} == {"P12"}
     assert extend(longer, end).extra["cancelled"] == [0]
+
+
+def forgetful(first: Schedule, segments: list[Segment]) -> tuple[Finding, ...]:
+    """What is found when a stream is forgotten as far as can be behind the schedule and every segment."""
+    verifier = Verifier(first)
+    for number, segment in enumerate(segments):
+        if not verifier.findings(closed=False):
+            coming = [part.request for each in segments[number:] for chunk in each.chunks for part in chunk.parts]
+            verifier.forget(min(coming, default=len(verifier.prompts.requests) + 10**6))
+        verifier.extend(segment)
+    return verifier.findings(closed=True)
+
+
+@given(streams(), st.data())
+@settings(max_examples=200)
+def test_what_is_forgotten_is_not_missed(stream: tuple[Schedule, Schedule, list[Segment]], data: st.DataObject) -> None:
+    whole, first, segments = stream
+    assert forgetful(first, segments) == ()
+    number = data.draw(st.integers(0, len(segments) - 1))
+    programs = [more for more in segments[number].programs if len(more)]
+    if not programs:
+        return
+    more = data.draw(st.sampled_from(programs))
+    code = more.code[:]
+    at = data.draw(st.integers(0, len(more) - 1)) * WIDTH + data.draw(st.integers(1, 3))
+    code[at] = data.draw(st.integers(0, 20))
+    changed = tuple(replace(each, code=code) if each is more else each for each in segments[number].programs)
+    bad = [*segments[:number], replace(segments[number], programs=changed), *segments[number + 1 :]]
+    assert bool(forgetful(first, bad)) == bool(check_stream(first, bad, closed=True))
+
+
+def test_a_stream_that_is_forgotten_keeps_what_is_open_and_no_more() -> None:
+    first, segments = cut(by_hand(), [[8, 6], [13, 12]])
+    verifier = Verifier(first)
+    assert verifier.findings(closed=False) == ()
+    verifier.forget(0)
+    assert [len(tape) for tape in verifier.tapes] == [5, 3]
+    verifier.extend(segments[0])
+    assert verifier.findings(closed=False) == ()
+    verifier.forget(1)
+    assert [len(tape) for tape in verifier.tapes] == [1, 1]
+    assert (verifier.prompts.requests, verifier.prompts.chunks) == ([], [])

@@ -175,6 +175,11 @@ class Pipeline:
         """Requests that wait, those with a part of their prompt in chunks included."""
         return len(self._batcher.queue) + len(self._coming)
 
+    @property
+    def over(self) -> int:
+        """So many requests of the stream, the first ones, are through."""
+        return min(self._running, default=self._indices)
+
     def submit(self, request: Request, now: float, arrival: float | None = None) -> None:
         """A request comes, now or at its later arrival; that is given where the request's own is on another clock.
 

@@ -38,6 +38,9 @@ from vppc.serving.clock import Pipeline
 from vppc.serving.emit import Emitter
 from vppc.serving.policy import Policy
 
+KEPT = 4096
+"""Instructions after which the verifier forgets, so that this costs little an instruction."""
+
 
 class IncrementalCompiler:
     """Compiles a stream. The programs reach ``horizon`` seconds beyond the present, and to the end of what runs then.
@@ -75,6 +78,7 @@ class IncrementalCompiler:
         self._previous = digest("".join(schedule_text(self._opening)).encode())
         self._verifier = Verifier(self._opening, self._previous)
         self._sequence = 0
+        self._unforgotten = 0  # instructions since the verifier has forgotten what is through
         self._requests: list[Request] = []
         self._chunks: list[Chunk] = []
         self._cancelled: list[int] = []
@@ -152,4 +156,8 @@ class IncrementalCompiler:
         findings = self._verifier.findings(closed=closed)
         if findings:
             raise CheckFailed(findings)
+        self._unforgotten += sum(map(len, programs))
+        if self._unforgotten > KEPT:
+            self._verifier.forget(self._pipeline.over)
+            self._unforgotten = 0
         return segment

@@ -32,7 +32,7 @@ def match(pipes: Sequence[Pipe], tapes: Sequence[Tape], report: Report, *, close
 def check_used(pipes: Sequence[Pipe], report: Report) -> None:
     """Judge a closed stream that has chunks: every channel is used (rule C4)."""
     for index, pipe in enumerate(pipes):
-        if not pipe.sent and not pipe.received:
+        if not (pipe.used or pipe.sent or pipe.received):
             way = f"from rank {pipe.src} to rank {pipe.dst}"
             report.add(
                 "C4", f"channels[{index}]", f"nothing is passed on channel {pipe.id} {way}", "remove the channel"

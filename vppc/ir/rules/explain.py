@@ -6,6 +6,7 @@ mistake makes one finding.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vppc.ir.assembly import instruction_lines
@@ -170,9 +171,15 @@ class _Case:
         return f"{name(row_of(self.tape, index))} (instruction {index})"
 
 
-def _find(tape: Tape, row: Row, stop: int) -> int:
+def _find(tape: Tape, row: Row, stop: int) -> str:
     """The first instruction before ``stop`` that does what ``row`` does (op, chunk, stage)."""
-    return next(index for index in range(stop) if row_of(tape, index)[:3] == row[:3])
+    return _words(index for index in range(stop) if row_of(tape, index)[:3] == row[:3])
+
+
+def _words(found: Iterator[int]) -> str:
+    """The first instruction found; where there is none, the stream no longer has it."""
+    index = next(found, None)
+    return "one before" if index is None else f"instruction {index}"
 
 
 def _forward(case: _Case) -> None:
@@ -188,7 +195,7 @@ def _forward(case: _Case) -> None:
     if not todo[chunk]:
         if not case.counted("P3"):
             first = _find(tape, case.row, case.index)
-            case.add("P3", f"runs a second time; instruction {first} ran it", "remove one of the two")
+            case.add("P3", f"runs a second time; {first} ran it", "remove one of the two")
         return
     todo[chunk] = 0
     for earlier in prompts.prefix[chunk]:
@@ -298,7 +305,7 @@ def _wait(case: _Case) -> None:
     if 0 <= of < case.index and row_of(case.tape, of)[0] in (SEND, RECV):
         if not case.counted("P10"):
             posted, first = name(row_of(case.tape, of)), _find_wait(case.tape, of)
-            case.add("P10", f"waits for {posted} a second time; instruction {first} did", "remove one of the two")
+            case.add("P10", f"waits for {posted} a second time; {first} did", "remove one of the two")
         return
     if not 0 <= of < len(case.tape):
         what = "does not exist"
@@ -311,8 +318,8 @@ def _wait(case: _Case) -> None:
     )
 
 
-def _find_wait(tape: Tape, of: int) -> int:
-    return next(index for index in tape.waits if row_of(tape, index)[3] == of)
+def _find_wait(tape: Tape, of: int) -> str:
+    return _words(index for index in tape.waits if row_of(tape, index)[3] == of)
 
 
 def _sample(case: _Case) -> None:

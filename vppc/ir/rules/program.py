@@ -44,6 +44,8 @@ class Pipe:
     received: array[int] = field(default_factory=lambda: array("q"))
     received_at: array[int] = field(default_factory=lambda: array("i"))
     met: int = 0
+    used: bool = False
+    """Whether transfers that matched were dropped; see :mod:`vppc.ir.rules.forget`."""
 
 
 @dataclass(slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from vppc.ir.rules.registry import Report
 from vppc.ir.schedule import Chunk, Part, Request
@@ -57,16 +58,39 @@ class Prompts:
                 self.cancelled.add(request)
                 self._covered[request] = CLOSED
 
-    def check_ends(self, report: Report) -> None:
-        """Judge a closed stream: every prompt is covered to its end (rule R5)."""
+    def unfinished(self) -> Iterator[int]:
+        """The requests whose prompts are not covered, by index."""
         for index, (request, covered) in enumerate(zip(self.requests, self._covered, strict=True)):
             if CLOSED != covered < request.prompt_tokens:
-                report.add(
-                    "R5",
-                    f"requests[{index}] ({request.id})",
-                    f"no chunk holds its tokens {covered} to {request.prompt_tokens}",
-                    "add the missing parts to the chunks",
-                )
+                yield index
+
+    def forget(self, requests: int, chunks: int) -> None:
+        """Drop that many requests and chunks, the first ones, of which nothing is left to do."""
+        del self.requests[:requests], self._covered[:requests], self._last[:requests]
+        self._last = [max(-1, chunk - chunks) for chunk in self._last]
+        self.cancelled = {request - requests for request in self.cancelled if request >= requests}
+        self.chunks = [
+            Chunk(tuple(replace(part, request=part.request - requests) for part in chunk.parts), chunk.extra)
+            for chunk in self.chunks[chunks:]
+        ]
+        self.prefix = [tuple(c - chunks for c in prefix if c >= chunks) for prefix in self.prefix[chunks:]]
+        del self.samples[:chunks]
+        self.decodes = {
+            chunk - chunks: tuple(max(-1, maker - chunks) for maker in makers)
+            for chunk, makers in self.decodes.items()
+            if chunk >= chunks
+        }
+
+    def check_ends(self, report: Report) -> None:
+        """Judge a closed stream: every prompt is covered to its end (rule R5)."""
+        for index in self.unfinished():
+            request, covered = self.requests[index], self._covered[index]
+            report.add(
+                "R5",
+                f"requests[{index}] ({request.id})",
+                f"no chunk holds its tokens {covered} to {request.prompt_tokens}",
+                "add the missing parts to the chunks",
+            )
 
     def _add_chunk(self, chunk: Chunk, report: Report) -> None:
         index = len(self.chunks)

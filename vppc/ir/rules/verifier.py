@@ -11,6 +11,7 @@ from vppc.ir.rules.channels import check_used, match
 from vppc.ir.rules.claim import Certificate, check_lifetimes, check_order, lifetimes
 from vppc.ir.rules.closing import check_done
 from vppc.ir.rules.explain import explain
+from vppc.ir.rules.forget import Forgotten, forget
 from vppc.ir.rules.header import check_header
 from vppc.ir.rules.memory import check_capacity, check_limits
 from vppc.ir.rules.program import Pipe, Tape, accept, blank_tapes
@@ -37,6 +38,7 @@ class Verifier:
         self.steps: list[tuple[int, int]] = []
         self._pipes = [Pipe(channel.id, channel.src, channel.dst) for channel in schedule.channels]
         self._digest, self._sequence = digest, 0
+        self._forgotten: Forgotten | None = None
         self._sized = 0
         self._report = Report()
         check_header(schedule, self._report)
@@ -53,6 +55,8 @@ class Verifier:
         if self._report:
             self._readable = False
             return
+        if self._forgotten is not None:
+            segment = self._forgotten.shifted(segment)
         check_chain(segment, self._sequence + 1, self._digest, [len(tape) for tape in self.tapes], self._report)
         self._sequence, self._digest = segment.sequence, digest
         first = len(self.prompts.chunks)
@@ -75,6 +79,17 @@ class Verifier:
         if self.tapes:
             self._judge(report, closed=closed and self._readable)
         return report.findings()
+
+    def forget(self, over: int) -> None:
+        """Drop what the stream is through with; no more parts of its first ``over`` requests are to come.
+
+        After that there is no certificate, memory limits (M1) are judged by what is left, and the numbers in findings
+        count from there. Call it when there were no findings; it takes time linear in what there is.
+        """
+        gone = forget(over, self.tapes, self._pipes, self.prompts, self._progress)
+        self._forgotten = gone if self._forgotten is None else self._forgotten.and_then(gone)
+        self._sized -= gone.chunks
+        self.steps.clear()
 
     def certificate(self) -> Certificate:
         """The certificate of a stream without findings."""
