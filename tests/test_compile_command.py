@@ -42,3 +42,22 @@ def test_a_prompt_longer_than_the_models_context_is_noted() -> None:
     assert noted.stderr == (
         "note: a prompt has 131,072 tokens, but qwen3-235b-a22b is published for 40,960: it needs rotary scaling\n"
     )
+
+
+def test_uneven_ranks_are_noted_with_what_to_do(tmp_path: Path) -> None:
+    """Of 61 layers on four ranks one has 16: 4.9% more than 61 / 4."""
+    plan = str(tmp_path / "plan.json")
+    options = ("--pp", "4", "--tokens", "64K", "--cost", COST, "-o", plan)
+    tuning = "vppc tune searches for better layers and stages\n"
+    noted = compile_with(*options)
+    assert noted.stderr.splitlines(keepends=True)[1] == (
+        f"note: rank 3 has 4.9% more work than the mean: --layer-split balanced shares layers out by costs, {tuning}"
+    )
+    noted = compile_with(*options, "--layer-split", "balanced")
+    assert noted.stderr.splitlines(keepends=True)[1] == f"note: rank 0 has 4.9% more work than the mean: {tuning}"
+    assert len(compile_with("--tokens", "64K", "--cost", COST, "-o", plan).stderr.splitlines()) == 1
+
+
+def test_layers_are_shared_out_by_costs_on_request() -> None:
+    compiled = compile_with("--tokens", "256K", "--cost", COST, "--strategy", "cpp", "--layer-split", "balanced")
+    assert [stage["layers"] for stage in json.loads(compiled.stdout)["stages"]] == [[0, 30], [30, 61]]

@@ -62,7 +62,8 @@ class TestDeepSeekOnSixteenDies:
         assert text.startswith("M1 rank 1: needs 87.96 GiB a device and has 64.00: 23.96 GiB too much (2 of 2 ranks")
         assert text.endswith(
             "\n  hint: no chunk size, run-ahead or layer ranges were found that fit, nor all of them together. "
-            "Would fit: weights in w8a8 (--weight-dtype); or 3 pipeline ranks (--pp)"
+            "Would fit: weights in w8a8 (--weight-dtype); or 16 devices a rank (--tp 16); or "
+            "3 pipeline ranks (--pp)"
         )
 
     @pytest.mark.parametrize(("chunk_size", "ep"), [(8 * K, 1), (8 * K, 8), (24 * K, 8)])
@@ -83,9 +84,11 @@ class TestDeepSeekOnSixteenDies:
         )
         assert hint == (
             "  hint: no chunk size, run-ahead or layer ranges were found that fit, nor all of them together. "
-            "Would fit: 3 pipeline ranks (--pp); or prompts of at most 578307 tokens"
+            "Would fit: 16 devices a rank (--tp 16 --ep 16); or 3 pipeline ranks (--pp); or prompts of at most "
+            "578307 tokens"
         )
         check_memory(plan(DEEPSEEK, (1024 * K,), pp=3), DEEPSEEK, NPU, tp=8, ep=8, weight_dtype="w8a8")
+        check_memory(plan(DEEPSEEK, (1024 * K,), tp=16), DEEPSEEK, NPU, tp=16, ep=16, weight_dtype="w8a8")
         check_memory(plan(DEEPSEEK, (578307,)), DEEPSEEK, NPU, tp=8, ep=8, weight_dtype="w8a8")
 
     def test_large_chunks_with_cut_experts_do_not(self) -> None:

@@ -16,6 +16,7 @@ from vppc.analysis.memory import Memory, RankLoad
 from vppc.costs.devices import MULTIPLIED
 from vppc.errors import InputError
 from vppc.ir.partition import Ranges
+from vppc.models.payload import payload_bytes, widest_payload
 from vppc.models.weights import WEIGHT_BYTES
 
 Loads = tuple[RankLoad, ...]
@@ -42,7 +43,12 @@ def remedies(memory: Memory, loads: Loads, stage_ranks: Sequence[int], prompts: 
     together = _together(memory, loads, stage_ranks, longest)
     if together:
         return f"no one change is enough, but together: {together}"
-    bigger = [_smaller_weights(memory, anew), _more_ranks(memory, anew), _shorter_prompts(memory, anew)]
+    bigger = [
+        _smaller_weights(memory, anew),
+        _more_devices(memory, anew),
+        _more_ranks(memory, anew),
+        _shorter_prompts(memory, anew),
+    ]
     text = "; or ".join(remedy for remedy in bigger if remedy)
     searched = "no chunk size, run-ahead or layer ranges were found that fit, nor all of them together"
     return f"{searched}. Would fit: {text}" if text else f"{searched}; share the model over more devices (--tp, --pp)"
@@ -183,6 +189,22 @@ def _smaller_weights(memory: Memory, loads: Loads) -> str | None:
         usable = size < WEIGHT_BYTES[memory.weight_dtype] and MULTIPLIED[dtype] in memory.device.flops
         if usable and _fits(replace(memory, weight_dtype=dtype), loads):
             return f"weights in {dtype} (--weight-dtype)"
+    return None
+
+
+def _more_devices(memory: Memory, loads: Loads) -> str | None:
+    """The fewest devices a rank, a power of two as many as now; experts are shared by as large a part of them."""
+    spec, now = memory.spec, memory.sharding
+    for factor in (2, 4, 8, 16):
+        sharding = replace(now, tp=factor * now.tp, ep=factor * now.ep if now.ep > 1 else 1)
+        try:
+            sharding.check(spec)
+        except InputError:
+            continue
+        payload = payload_bytes(widest_payload(spec, tp=sharding.tp), sharding.tp)
+        if _fits(replace(memory, sharding=sharding, payload=payload), loads):
+            experts = f" --ep {sharding.ep}" if sharding.ep > 1 else ""
+            return f"{sharding.tp} devices a rank (--tp {sharding.tp}{experts})"
     return None
 
 

@@ -20,10 +20,10 @@ from vppc.costs.roofline import roofline_cost
 from vppc.errors import InputError
 from vppc.files import source_name, write_text
 from vppc.inputs.requests import read_requests
-from vppc.ir.partition import SPLITS, Ranges, read_ranges
+from vppc.ir.partition import Ranges, read_ranges
 from vppc.models import ModelSpec, load_model
 from vppc.passes.chunking import MOST_CHUNKS
-from vppc.passes.strategies import MEASURED_TIMES, STRATEGIES, Options, layout_of
+from vppc.passes.strategies import LAYER_SPLITS, MEASURED_TIMES, STRATEGIES, Options, layout_of
 from vppc.render.comparison import comparison_text
 from vppc.render.comparison_plot import comparison_plot
 
@@ -75,7 +75,7 @@ SIZES = (2048, 4096, 8192, 16384, 24576, 32768)
 @click.option("--page-size", type=COUNT, default=128, show_default=True, help="Dynamic chunks: KV page in tokens.")
 @click.option("--min-chunk", type=COUNT, default=4096, show_default=True, help="dcpp: smallest chunk.")
 @click.option("--smooth", type=Number(0.0, 1.0), help="Dynamic chunks: smoothing [default: 1.0; SGLang 0.75].")
-@click.option("--layer-split", type=click.Choice(list(SPLITS)), help="Who gets the remainder of uneven layers.")
+@click.option("--layer-split", type=click.Choice(LAYER_SPLITS), help="Of uneven layers; balanced: by their costs.")
 @click.option(
     "--layer-ranges",
     metavar="JSON",

@@ -14,25 +14,36 @@ from vppc.cli.number import COUNT, Number
 from vppc.compiler import compile_schedule, paper_cost
 from vppc.costs.devices import Device, find_device
 from vppc.costs.document import MOST_LAYERS, check_layers, read_cost
-from vppc.costs.model import CostModel
+from vppc.costs.model import CostModel, OpCosts
 from vppc.costs.roofline import roofline_cost
 from vppc.errors import InputError
 from vppc.files import write_text
 from vppc.inputs.requests import read_requests
 from vppc.ir.assembly import to_assembly
 from vppc.ir.document import schedule_text
-from vppc.ir.partition import SPLITS, Ranges, read_ranges
+from vppc.ir.partition import Ranges, read_ranges
 from vppc.ir.placement import PLACEMENTS
 from vppc.ir.schedule import Model, Request, Schedule
 from vppc.models import ModelSpec, load_model
 from vppc.models.payload import widest_payload
-from vppc.passes.strategies import MEASURED_TIMES, PASS_NAMES, STRATEGIES, Options, Pass, layout_of
-from vppc.render.tables import count
+from vppc.passes.strategies import (
+    BALANCED,
+    LAYER_SPLITS,
+    MEASURED_TIMES,
+    PASS_NAMES,
+    STRATEGIES,
+    Options,
+    Pass,
+    layout_of,
+)
+from vppc.render.tables import count, percent
 
 DEVICES_A_RANK = click.IntRange(1, 1024)
 
 
 SECONDS = Number(min=0.0, max=1e9)
+UNEVEN = 0.02
+"""How much more work than the mean a rank may have before that is worth a note."""
 _NEEDS = {
     "seconds": ("--t", "chunks"),
     "transfer": ("--transfer", "chunks"),
@@ -68,7 +79,7 @@ _NEEDS = {
 @click.option(
     "--layer-ranges", metavar="JSON", help="Ranges of the stages: vpp_layer_ranges, or counts like 16,15,15,15."
 )
-@click.option("--layer-split", type=click.Choice(list(SPLITS)), help="Who gets the remainder of uneven layers.")
+@click.option("--layer-split", type=click.Choice(LAYER_SPLITS), help="Of uneven layers; balanced: by their costs.")
 @click.option("--max-in-flight", type=COUNT, help="Chunks entered and not finished [default: what the order needs].")
 @click.option(
     "--max-resident-tokens", type=COUNT, help="Prompt tokens of requests entered and not finished (KV cache)."
@@ -170,6 +181,21 @@ def command(
     if output not in (None, "-"):
         count_of = sum(map(len, schedule.programs))
         click.echo(f"{output}: {count(count_of, 'instruction')} on {count(options.pp, 'rank')}, proven", err=True)
+        _note_imbalance(schedule, cost, balanced=options.split == BALANCED)
+
+
+def _note_imbalance(schedule: Schedule, cost: CostModel, *, balanced: bool) -> None:
+    """Say so when one rank has clearly more work than the others have."""
+    seconds, stages = OpCosts.of(schedule, cost).seconds, len(schedule.stages)
+    work = [sum(sum(seconds[stage::stages]) for stage in mine) for mine in schedule.rank_stages]
+    most, mean = max(work), sum(work) / len(work)
+    if most > (1 + UNEVEN) * mean:
+        split = "" if balanced else "--layer-split balanced shares layers out by costs, "
+        click.echo(
+            f"note: rank {work.index(most)} has {percent(most / mean - 1)} more work than the mean: "
+            f"{split}vppc tune searches for better layers and stages",
+            err=True,
+        )
 
 
 def _check_needs(given: Set[str]) -> None:

@@ -9,6 +9,7 @@ from vppc.errors import InputError
 from vppc.ir.partition import SPLITS, Ranges, check_ranges
 from vppc.ir.placement import edges, stage_ranks
 from vppc.ir.schedule import Channel, Schedule, Stage
+from vppc.passes.balanced_split import BalancedSplit
 
 MOST_OPERATIONS = 2**22
 """(chunk, stage) pairs of a schedule at most, some ten million instructions: all that follows takes their time."""
@@ -18,10 +19,10 @@ MOST_OPERATIONS = 2**22
 class Layout:
     """Lays the model's layers on ``pp`` ranks with ``vp`` stages each.
 
-    ``ranges`` are the half-open layer ranges of the stages, in stage order; without them ``split`` names how to
-    share the layers out, "vllm" or "upstream". None is what the engines do by themselves: vLLM's split for one
-    stage a rank, upstream's for more. There is one channel for each direction in which consecutive stages pass
-    between two ranks, so that the two never block each other; a fold needs none.
+    ``ranges`` are the half-open layer ranges of the stages, in stage order; without them ``split`` says how to
+    share the layers out: the name "vllm" or "upstream", or by costs. None is what the engines do by themselves:
+    vLLM's split for one stage a rank, upstream's for more. There is one channel for each direction in which
+    consecutive stages pass between two ranks, so that the two never block each other; a fold needs none.
 
     Raises InputError for a placement without such ``vp``, an unknown split, a split beside ranges, ranges that
     are not the model's layers in order, more stages than layers, and too many operations.
@@ -30,7 +31,7 @@ class Layout:
     name: ClassVar[str] = "layout"
     placement: str
     vp: int
-    split: str | None = None
+    split: str | BalancedSplit | None = None
     ranges: Ranges | None = None
 
     def __call__(self, schedule: Schedule) -> Schedule:
@@ -43,16 +44,20 @@ class Layout:
                 f"{len(schedule.chunks):,} chunks on {len(ranks):,} stages are {operations:,} operations",
                 remedy=f"at most {MOST_OPERATIONS:,}: use larger chunks or fewer stages",
             )
-        ranges = self._ranges(ranks, schedule.model.layers)
+        ranges = self._ranges(ranks, schedule)
         stages = tuple(Stage(s, rank, layers) for s, (rank, layers) in enumerate(zip(ranks, ranges, strict=True)))
         channels = tuple(Channel(id, src, dst) for id, (src, dst) in enumerate(edges(ranks)))
         return replace(schedule, vp=self.vp, stages=stages, channels=channels)
 
-    def _ranges(self, ranks: tuple[int, ...], layers: int) -> Ranges:
+    def _ranges(self, ranks: tuple[int, ...], schedule: Schedule) -> Ranges:
+        layers = schedule.model.layers
         if self.ranges is not None:
             if self.split is not None:
-                raise InputError(f"both layer ranges and the layer split {self.split}", remedy="give one of the two")
+                split = self.split if isinstance(self.split, str) else "by costs"
+                raise InputError(f"both layer ranges and the layer split {split}", remedy="give one of the two")
             return check_ranges(self.ranges, ranks, layers)
+        if isinstance(self.split, BalancedSplit):
+            return check_ranges(self.split(schedule, ranks), ranks, layers)
         split = self.split or ("vllm" if self.vp == 1 else "upstream")
         if split not in SPLITS:
             raise InputError(

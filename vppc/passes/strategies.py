@@ -21,12 +21,13 @@ from typing import Protocol, get_args
 
 from vppc.costs.model import CostModel
 from vppc.errors import InputError
-from vppc.ir.partition import Ranges
+from vppc.ir.partition import SPLITS, Ranges
 from vppc.ir.placement import DEFAULT_VP, stage_ranks
 from vppc.ir.schedule import Schedule
 from vppc.passes.admission import Admission, default_in_flight
 from vppc.passes.allocate_buffers import AllocateBuffers
 from vppc.passes.async_reorder import AsyncReorder
+from vppc.passes.balanced_split import BalancedSplit
 from vppc.passes.chunking import FixedChunks
 from vppc.passes.dynamic_chunking import DcppChunks, SglangChunks
 from vppc.passes.insert_transfers import InsertTransfers
@@ -61,6 +62,9 @@ _KINDS = (
     AllocateBuffers,
 )
 MEASURED_TIMES = ("offline", *get_args(Measured))
+BALANCED = "balanced"
+LAYER_SPLITS = (*SPLITS, BALANCED)
+"""How layers are shared out: as engines do, or by their costs (:mod:`vppc.passes.balanced_split`)."""
 PASS_NAMES = tuple(dict.fromkeys(kind.name for kind in _KINDS))
 
 
@@ -68,8 +72,8 @@ PASS_NAMES = tuple(dict.fromkeys(kind.name for kind in _KINDS))
 class Options:
     """What a strategy's passes are told; None means the default of the strategy.
 
-    ``chunk_size`` is the size of fixed chunks and the budget of dynamic ones, in tokens. ``split`` names a
-    layer split; ``ranges`` gives the layers of every stage, in stage order, instead. ``token_budget`` batches short
+    ``chunk_size`` is the size of fixed chunks and the budget of dynamic ones, in tokens. ``split`` is one of
+    LAYER_SPLITS; ``ranges`` gives the layers of every stage, in stage order, instead. ``token_budget`` batches short
     prompts into chunks of at most that many tokens. The others are the dynamic policies': ``measured_time`` is what
     vLLM-Ascend's learns from while it serves, "own" or "wait" of :mod:`vppc.passes.online_chunking`, or "offline"
     for its start-up profile alone; ``warmups`` prompts were served before.
@@ -113,7 +117,8 @@ def passes(options: Options, cost: CostModel) -> tuple[Pass, ...]:
         )
     placement, vp, ranks = layout_of(options)
     _check(options, placement)
-    layout = Layout(placement, vp, options.split, options.ranges)
+    split = BalancedSplit(cost, options.chunk_size) if options.split == BALANCED else options.split
+    layout = Layout(placement, vp, split, options.ranges)
     first: list[Pass] = [chunking(options, cost, layout)]
     if options.token_budget is not None:
         first.append(BatchPrompts(options.token_budget))
