@@ -263,7 +263,7 @@ def forgetful(first: Schedule, segments: list[Segment]) -> tuple[Finding, ...]:
 @given(streams(), st.data())
 @settings(max_examples=200)
 def test_what_is_forgotten_is_not_missed(stream: tuple[Schedule, Schedule, list[Segment]], data: st.DataObject) -> None:
-    whole, first, segments = stream
+    _, first, segments = stream
     assert forgetful(first, segments) == ()
     number = data.draw(st.integers(0, len(segments) - 1))
     programs = [more for more in segments[number].programs if len(more)]

@@ -55,6 +55,10 @@ class Source(Protocol):
         """Rank 0 starts the chunk that was proposed."""
         ...
 
+    def pass_over(self, now: float) -> None:
+        """Rank 0 does something else first, and the scheduler no longer has the chunk that was proposed."""
+        ...
+
     def finish(self, start: float, end: float) -> None:
         """The last stage runs on the oldest chunk that has not finished."""
         ...
@@ -113,10 +117,6 @@ class ListScheduler:
         self.groups += groups
         self.ready[0] += arrivals
 
-    def withdraw(self) -> None:
-        """Remove the last chunk, which no stage has run yet."""
-        del self.seconds[-self.stages :], self.transfer[-1], self.gates[-1], self.groups[-1], self.ready[0][-1]
-
     def look(self, rank: int, at: float) -> None:
         """Let an idle rank look again ``at`` that time, or as soon as it is free."""
         at = max(at, self.free[rank])
@@ -168,6 +168,9 @@ class ListScheduler:
                     if not several:
                         break
                 elif self._may_come_first(stage, picked, now):
+                    if picked == 0 and source is not None:
+                        self._withdraw()
+                        source.pass_over(now)
                     picked = stage
                     break
             if picked < 0:  # no input is there: sleep until one is
@@ -204,6 +207,10 @@ class ListScheduler:
             if there < wake[peer]:  # it sleeps
                 wake[peer] = there
                 heappush(queue, (there, peer))
+
+    def _withdraw(self) -> None:
+        """Remove the last chunk, which no stage has run yet."""
+        del self.seconds[-self.stages :], self.transfer[-1], self.gates[-1], self.groups[-1], self.ready[0][-1]
 
     def _may_come_first(self, late: int, early: int, now: float) -> bool:
         """Whether a late stage, of an earlier prompt, goes before an early one without anybody running dry."""

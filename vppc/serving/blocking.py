@@ -68,10 +68,6 @@ class BlockClock:
         self._chunks.append(chunk)
         self._requests.update((part.request, request) for part, request in zip(chunk.parts, requests, strict=True))
 
-    def withdraw(self) -> None:
-        """Remove the last chunk, which was not taken."""
-        self._chunks.pop()
-
     def look(self, rank: int, at: float) -> None:
         """Look again at that time, or as soon as rank 0 is free."""
         self._wake = min(self._wake, max(at, self._free))

@@ -95,7 +95,6 @@ class Clock(Protocol):
         ...
 
     def reprice(self, cost: CostModel) -> None: ...
-    def withdraw(self) -> None: ...
     def look(self, rank: int, at: float) -> None: ...
     def next_look(self) -> float: ...
     def run(self, before: float = inf) -> None: ...
@@ -206,8 +205,6 @@ class Pipeline:
         self._numbers += 1
         self._by_id[request.id] = waiting
         heappush(self._coming, (comes, waiting.number, waiting))
-        if comes <= now:
-            self._reconsider(now)
         self._clock.look(0, max(comes, self._asked))
 
     def cancel(self, request_id: str, now: float) -> bool:
@@ -215,7 +212,6 @@ class Pipeline:
         waiting = self._by_id.pop(request_id, None)
         if waiting is None:
             return False
-        self._reconsider(now)
         if waiting.index >= 0:
             running = self._running[waiting.index]
             running.cancelled = True
@@ -309,6 +305,14 @@ class Pipeline:
         self._in_flight += 1
         self._shares, self._proposal = [], None
 
+    def pass_over(self, now: float) -> None:
+        """See :class:`vppc.passes.list_schedule.Source`."""
+        for waiting, _ in self._shares:
+            if waiting.index >= self._indices:
+                waiting.index = -1
+        self._batcher.give_back(self._shares, now)
+        self._shares, self._proposal = [], None
+
     def finish(self, start: float, end: float) -> None:
         """See :class:`vppc.passes.list_schedule.Source`."""
         flying = self._flying.popleft()
@@ -346,17 +350,6 @@ class Pipeline:
     def _release(self, index: int) -> None:
         running = self._running.pop(index)
         self._resident -= running.waiting.request.prompt_tokens
-
-    def _reconsider(self, now: float) -> None:
-        """Withdraw the chunk that was proposed and not taken: there may be a better one now."""
-        if self._proposal is None:
-            return
-        self._clock.withdraw()
-        for waiting, _ in self._shares:
-            if waiting.index >= self._indices:
-                waiting.index = -1
-        self._batcher.give_back(self._shares, now)
-        self._shares, self._proposal = [], None
 
 
 def _room(setup: Schedule, limits: Limits, policy: Policy, strategy: str) -> tuple[int, int]:
