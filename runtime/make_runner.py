@@ -43,26 +43,15 @@ GrowingRunnerFactory: TypeAlias = Callable[[Arguments, Plan, Place], Runner]
 """Makes a process's runner of a schedule that may grow. Raises InputError."""
 
 
-def make_runner(arguments: Arguments, schedule: Schedule, place: Place) -> Runner:
-    """The runner that ``--runner`` names."""
-    if arguments.runner == "vllm":
-        return make_vllm_runner(arguments, schedule, place)
-    return make_growing_runner(arguments, schedule, place)
-
-
-def make_growing_runner(arguments: Arguments, plan: Plan, place: Place) -> Runner:
-    """The runner that ``--runner`` names, which looks at requests and chunks only when it needs them."""
+def make_runner(arguments: Arguments, plan: Plan, place: Place) -> Runner:
+    """The runner that ``--runner`` names. It looks at requests and chunks of a growing plan only when it needs them."""
     if arguments.runner == "null":
         return NullRunner(plan)
     if arguments.runner == "timed":
         return timed_runner(arguments, plan, place)
-    if arguments.runner == "reference":
-        return reference_runner(arguments, plan, place)
-    raise InputError(
-        "runs whole schedules only",
-        file=f"--runner {arguments.runner}",
-        remedy="serve with the reference, timed or null runner",
-    )
+    if arguments.runner == "vllm":
+        return make_vllm_runner(arguments, plan, place)
+    return reference_runner(arguments, plan, place)
 
 
 def timed_runner(arguments: Arguments, schedule: Plan, place: Place) -> TimedRunner:

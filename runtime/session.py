@@ -23,7 +23,7 @@ from runtime.faults import Position, State, described, out_of_memory
 from runtime.interpreter import Cancellation, Interpreter, Mark, Token, loads_of
 from runtime.journal import Journal, make_folder
 from runtime.mailbox import Inbox, Outbox
-from runtime.make_runner import GrowingRunnerFactory, Place, RunnerFactory, make_growing_runner, make_runner
+from runtime.make_runner import GrowingRunnerFactory, Place, RunnerFactory, make_runner
 from runtime.prefixes import scratch, warm_prefixes
 from runtime.profiling import profiled
 from runtime.program import Loaded, load_together
@@ -133,9 +133,7 @@ class Session:
         tokens = tuple(token for tokens, _ in ends for token in tokens)
         return Outcome(schedule, tokens, max(seconds for _, seconds in ends))
 
-    def stream(
-        self, arguments: Arguments, make: GrowingRunnerFactory = make_growing_runner, mark: Mark | None = None
-    ) -> None:
+    def stream(self, arguments: Arguments, make: GrowingRunnerFactory = make_runner, mark: Mark | None = None) -> None:
         """Run this process's part of what a coordinator sends, until it closes the stream; all processes together.
 
         Raises as :meth:`run` does, and RunFailed when the coordinator is gone.

@@ -5,7 +5,9 @@ These tests need .venv-vllm, which scripts/vllm-venv makes, and start processes 
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +23,7 @@ from plans import paper
 from random_schedules import random_schedule
 from test_runtime_tokens import FACTORS, compiled, pairwise, written
 from token_runs import Case, Found
-from vllm_runs import MISSING, Job, Made, do, fail, installed
+from vllm_runs import ENVIRONMENT, MISSING, ROOT, Job, Made, do, fail, installed
 from worlds import World
 
 from runtime.__main__ import main
@@ -186,6 +188,24 @@ def test_cancelled_requests(models: Mapping[str, str], tmp_path: Path) -> None:
     for cancel, each in zip(in_between, found[len(at_chunk) :], strict=True):
         (request,) = {request for _, request in cancel.values()}
         check(Found(*each), schedule, models["llama"], stock, [request])
+
+
+@needs_vllm
+def test_it_serves_what_the_incremental_compiler_sends(models: Mapping[str, str], tmp_path: Path) -> None:
+    """``vppc serve`` on vLLM's stages makes the first tokens that it makes on the reference runner."""
+    lines = [{"id": f"r{index}", "prompt_tokens": tokens} for index, tokens in enumerate((300, 7, 140, 64))]
+    asked = tmp_path / "lines.jsonl"
+    asked.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    options = ["--pp", "2", "--chunk-size", "64", "--model", f"{models['qwen3']}/config.json", str(asked)]
+    first = {}
+    for python, runner in ((ENVIRONMENT / "bin" / "python", "vllm"), (sys.executable, "reference")):
+        command = [python, "-m", "vppc", "serve", *options, "--runner", runner, "--checkpoint", models["qwen3"]]
+        served = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+        assert served.returncode == 0, served.stderr
+        answers = map(json.loads, served.stdout.splitlines())
+        first[runner] = {answer["id"]: answer["token"] for answer in answers}
+    assert first["vllm"] == first["reference"]
+    assert len(first["vllm"]) == len(lines)
 
 
 @needs_vllm

@@ -28,7 +28,7 @@ from vppc.serving.drift import Drift
 from vppc.serving.policy import POLICIES, policy
 
 DEVICES_A_RANK = click.IntRange(1, 1024)
-RUNNERS = ("reference", "timed", "null")
+RUNNERS = ("reference", "timed", "null", "vllm")
 
 
 @click.command(name="serve")
@@ -56,7 +56,7 @@ RUNNERS = ("reference", "timed", "null")
 @click.option("--patience", type=Number(0.0), default=60.0, show_default=True, help="Seconds until nobody overtakes.")
 @click.option("--ttft-target", type=Number(0.0), default=10.0, show_default=True, help="Seconds, for deadline.")
 @click.option("--runner", type=click.Choice(RUNNERS), default="reference", show_default=True, help="What ranks run.")
-@click.option("--checkpoint", metavar="DIR", help="Of the reference runner [default: a small seeded model].")
+@click.option("--checkpoint", metavar="DIR", help="Of the vllm or reference runner [default: a seeded model].")
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of seeded weights and prompts.")
 @click.option("--attach", metavar="HOST:PORT", help="Serve on ranks that torchrun starts, its store there.")

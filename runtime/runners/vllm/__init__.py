@@ -11,11 +11,11 @@ import os
 from typing import TYPE_CHECKING
 
 from vppc.errors import InputError
-from vppc.ir.schedule import Schedule
 
 if TYPE_CHECKING:
     from runtime.arguments import Arguments
     from runtime.make_runner import Place
+    from runtime.plan import Plan
     from runtime.runners.protocol import Runner
 
 VERSIONS = ("0.28.0",)
@@ -30,12 +30,12 @@ _ENVIRONMENT = {
 }
 
 
-def make_vllm_runner(arguments: Arguments, schedule: Schedule, place: Place) -> Runner:
+def make_vllm_runner(arguments: Arguments, plan: Plan, place: Place) -> Runner:
     """The runner of ``--runner vllm``. Raises InputError without a vLLM that it was made for, or without a model."""
     require_vllm()
     from runtime.runners.vllm.runner import vllm_runner
 
-    return vllm_runner(arguments, schedule, place)
+    return vllm_runner(arguments, plan, place)
 
 
 def require_vllm() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from vppc.ir.schedule import Part
+from runtime.plan import Items
+from vppc.ir.schedule import Part, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,8 @@ class Batch:
     due: frozenset[int]
 
 
-def batch_of(parts: Sequence[Part], skip: Collection[int], prompts: Sequence[int]) -> Batch:
-    """The batch of a chunk without the requests in ``skip``; ``prompts`` are the lengths of all requests' prompts.
+def batch_of(parts: Iterable[Part], skip: Collection[int], requests: Items[Request]) -> Batch:
+    """The batch of a chunk without the requests in ``skip``.
 
     Several parts of a request in one chunk follow one another, so they are one slice.
     """
@@ -48,7 +49,7 @@ def batch_of(parts: Sequence[Part], skip: Collection[int], prompts: Sequence[int
             before = slices.setdefault(part.request, Slice(part.request, part.start, 0))
             slices[part.request] = replace(before, tokens=before.tokens + part.tokens)
             rows.setdefault(part.request, []).append(torch.arange(total, total + part.tokens))
-            if part.decode or part.end == prompts[part.request]:
+            if part.decode or part.end == requests[part.request].prompt_tokens:
                 due.add(part.request)
         total += part.tokens
     filled = torch.cat([run for runs in rows.values() for run in runs] or [torch.arange(0)])

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from vllm.config import VllmConfig
 
+from runtime.plan import Plan
 from runtime.reference.prompts import Prompts, read_prompts
 from runtime.runners.protocol import Buffer, TensorSpec
 from runtime.runners.vllm.batch import Batch, batch_of
-from runtime.runners.vllm.config import engine_config, peak_blocks
+from runtime.runners.vllm.config import Room, engine_config, room_of, room_to_grow
 from runtime.runners.vllm.stage import Stage
 from runtime.runners.vllm.upstream import StagePlace, join_world
 from vppc.errors import InputError
@@ -31,10 +32,11 @@ class VllmRunner:
 
     def __init__(
         self,
-        schedule: Schedule,
+        plan: Plan,
         rank: int,
         config: VllmConfig,
         prompts: Prompts,
+        room: Room,
         *,
         observe: Callable[[int, Tensor], None] | None = None,
     ) -> None:
@@ -42,26 +44,25 @@ class VllmRunner:
 
         Raises InputError for a model that cannot be run in stages.
         """
-        self._schedule, self._prompts, self._observe = schedule, prompts, observe
-        self._lengths = [request.prompt_tokens for request in schedule.requests]
+        self._plan, self._prompts, self._observe = plan, prompts, observe
         self._prompt_tokens: dict[int, list[int]] = {}
         self._outputs: dict[int, list[int]] = {}
-        layers = [stage.layers[1] - stage.layers[0] for stage in schedule.stages]
+        layers = [stage.layers[1] - stage.layers[0] for stage in plan.stages]
         self._stages = {
             stage: Stage(
                 config,
                 StagePlace(stage, layers),
-                blocks=lambda size: peak_blocks(schedule, rank, size),
+                blocks=room.blocks,
                 prompt=self._prompt,
                 outputs=lambda request: self._outputs.get(request, []),
             )
-            for stage in schedule.rank_stages[rank]
+            for stage in plan.rank_stages[rank]
         }
         self._last = self._stages.get(len(layers) - 1)
         carried = next(iter(self._stages.values())).payload
         self._names = tuple(carried)
         self._payload = tuple(TensorSpec(name, tuple(each.shape[1:]), each.dtype) for name, each in carried.items())
-        check_payload(schedule, self._payload)
+        check_payload(plan, self._payload)
         self._unsampled: Batch | None = None  # what the last stage has run and not sampled from
         self._sampled: dict[int, int] = {}
 
@@ -77,11 +78,11 @@ class VllmRunner:
 
     def prepare(self, chunk: int, skip: frozenset[int]) -> Batch:
         """The slices of a chunk without the parts of the requests in ``skip``."""
-        return batch_of(self._schedule.chunks[chunk].parts, skip, self._lengths)
+        return batch_of(self._plan.chunks[chunk].parts, skip, self._plan.requests)
 
     def prepare_prefix(self, part: Part) -> Batch:
         """The slice of a piece of a cached prefix."""
-        return batch_of((part,), frozenset(), self._lengths)
+        return batch_of((part,), frozenset(), self._plan.requests)
 
     def forward(self, stage: int, prepared: Batch, inputs: Buffer | None, outputs: Buffer | None) -> None:
         """Runs a stage; rows of skipped parts come out as zeros. vLLM computes logits with the last stage."""
@@ -144,9 +145,12 @@ class VllmRunner:
 
 
 def vllm_runner(
-    arguments: Arguments, schedule: Schedule, place: Place, observe: Callable[[int, Tensor], None] | None = None
+    arguments: Arguments, plan: Plan, place: Place, observe: Callable[[int, Tensor], None] | None = None
 ) -> VllmRunner:
-    """The checkpoint of ``--model`` on vLLM. Raises InputError for what this runner does not do."""
+    """The checkpoint of ``--model`` on vLLM, for a schedule that is whole or grows.
+
+    Raises InputError for what this runner does not do.
+    """
     if arguments.model is None:
         raise InputError("needs a checkpoint", file="--runner vllm", remedy="--model DIR")
     if place.tensor.size > 1 or place.device.type != "cpu":
@@ -155,22 +159,23 @@ def vllm_runner(
             file="--runner vllm",
             remedy="--tp 1 --device cpu",
         )
-    config = engine_config(arguments.model, arguments.dtype, schedule)
+    room = room_of(plan, place.rank) if isinstance(plan, Schedule) else room_to_grow(plan, place.rank)
+    config = engine_config(arguments.model, arguments.dtype, plan.model.layers, room)
     join_world(config)
     given = read_prompts(arguments.prompts) if arguments.prompts is not None else None
     vocabulary = config.model_config.get_vocab_size()
-    prompts = Prompts(schedule.requests, vocabulary, given=given, seed=arguments.seed, file=arguments.prompts or "")
-    return VllmRunner(schedule, place.rank, config, prompts, observe=observe)
+    prompts = Prompts(plan.requests, vocabulary, given=given, seed=arguments.seed, file=arguments.prompts or "")
+    return VllmRunner(plan, place.rank, config, prompts, room, observe=observe)
 
 
-def check_payload(schedule: Schedule, carried: Sequence[TensorSpec]) -> None:
+def check_payload(plan: Plan, carried: Sequence[TensorSpec]) -> None:
     """Whether what the schedule says crosses a cut is what vLLM carries, but for the dtype, which the run chooses.
 
     Raises InputError when it is not: the buffers that the plan was priced and fitted into memory with are others.
     """
-    if "payload" not in schedule.extra:
+    if "payload" not in plan.extra:
         return
-    said = {NAMES.get(each["name"], each["name"]): list(each["shape"][1:]) for each in schedule.extra["payload"]}
+    said = {NAMES.get(each["name"], each["name"]): list(each["shape"][1:]) for each in plan.extra["payload"]}
     ours = {spec.name: list(spec.row) for spec in carried}
     if said != ours:
         raise InputError(

@@ -17,6 +17,7 @@ from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
 from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 from vllm.v1.request import Request
 
+from runtime.faults import RunFailed
 from runtime.runners.vllm.batch import Slice
 from runtime.runners.vllm.upstream import StagePlace, load_stage
 from vppc.errors import InputError
@@ -33,11 +34,11 @@ class Stage:
         config: VllmConfig,
         place: StagePlace,
         *,
-        blocks: Callable[[int], int],
+        blocks: Callable[[int, int], int],
         prompt: Callable[[int], list[int]],
         outputs: Callable[[int], list[int]],
     ) -> None:
-        """Loads the stage's weights. ``blocks`` says how many blocks are needed of that many tokens each."""
+        """Loads the stage's weights. ``blocks`` are as in :class:`runtime.runners.vllm.config.Room`."""
         self._place, self._prompt, self._outputs = place, prompt, outputs
         self._runner = load_stage(config, place)
         own = self._runner.vllm_config
@@ -45,10 +46,9 @@ class Stage:
             raise InputError("vLLM's model does not take a pipeline", file=own.model_config.model)
         with place.building(own):
             spec = self._runner.get_kv_cache_spec()
-            sizes = {layer.block_size for layer in spec.values()}
-            (size,) = sizes
+            ((size, page),) = {(layer.block_size, layer.page_size_bytes) for layer in spec.values()}
             # vLLM keeps block 0 for padding
-            own.cache_config.num_gpu_blocks_override = own.cache_config.num_gpu_blocks = blocks(size) + 1
+            own.cache_config.num_gpu_blocks_override = own.cache_config.num_gpu_blocks = blocks(size, page) + 1
             (cache,) = get_kv_cache_configs(own, [spec], [0])
             self._runner.initialize_kv_cache(cache)
         if self._runner.reorder_batch_threshold is not None:
@@ -117,7 +117,10 @@ class Stage:
             request.num_computed_tokens = each.start
             blocks = self._manager.allocate_slots(request, each.tokens)
             if blocks is None:
-                raise RuntimeError(f"no blocks are left for {each}")
+                raise RunFailed(
+                    f"the KV cache of {self._manager.block_pool.num_gpu_blocks - 1} blocks is full: "
+                    "give it more with VLLM_CPU_KVCACHE_SPACE (GiB), or let fewer tokens in with --max-resident-tokens"
+                )
             output.num_scheduled_tokens[request.request_id] = each.tokens
             if new:
                 ids = self._manager.get_block_ids(request.request_id)
