@@ -49,7 +49,10 @@ class Admit:
 
 @dataclass(frozen=True)
 class Case:
-    """A workload cut into a number of chunks, on a placement of ``pp`` ranks; ``share`` of the goal is mean TTFT."""
+    """A workload cut into a number of chunks, on a placement of ``pp`` ranks; ``share`` of the goal is mean TTFT.
+
+    ``max_in_flight`` bounds the chunks entered and not finished, if that is asked for.
+    """
 
     prices: Prices
     cutting: Cutting
@@ -57,6 +60,7 @@ class Case:
     pp: int
     vp: int
     share: float = 0.0
+    max_in_flight: int | None = None
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
@@ -127,7 +131,7 @@ class Case:
         stages = len(self.ranks)
         return [float(run * stages + stage) for run in self.cutting.run_of for stage in range(stages)]
 
-    def resequenced(self, point: Point, in_flight: int, rounds: int) -> Point:
+    def resequenced(self, point: Point, rounds: int) -> Point:
         """The point with its order made better, if that is found, by scheduling to and fro.
 
         Backwards from the end, what ended last goes first, so that everything comes as late as it may; then forwards
@@ -137,6 +141,7 @@ class Case:
         quote = self.quote(point.sizes, point.counts)
         count, chunks = len(quote.seconds), len(self.cutting)
         ranks, at_once = self.ranks[::-1], [0.0] * chunks
+        in_flight = self.max_in_flight or chunks
         seconds, transfers = quote.seconds[::-1], quote.transfers[::-1]
         order, best = point.order, point
         for _ in range(rounds):

@@ -3,6 +3,10 @@
 Both are shares of a whole (a prompt's tokens, the model's layers), with limits on each share. A step goes down the
 slope, averaged over the last few, and back to the nearest shares that are allowed. The smoothing and the steps
 become smaller on the way. Every few steps the order is made anew at the current prices and taken if it is better.
+
+A token of a late chunk, behind a long prefix, takes many times the seconds of an early one. So distances between
+sizes are not measured in tokens alone: a token weighs as many seconds as one of its chunk takes, which is half way
+from tokens to seconds, and slopes go down as steeply early in the prompt as late.
 """
 
 from __future__ import annotations
@@ -11,22 +15,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log
 
-from vppc.ir.schedule import Order
-from vppc.tuning.case import Admit, Case, Point, Quote
-from vppc.tuning.wiring import Wiring
+from vppc.tuning.case import Admit, Case, Point
 
 
 @dataclass(frozen=True, slots=True)
 class Cooling:
     """How a descent goes: so many steps, from the first to the last temperature and width, on a geometric scale.
 
-    Temperatures are in parts of a mean operation's seconds, widths in parts of a mean share.
+    Temperatures are in parts of a mean operation's seconds, widths in parts of a mean share. Orders are made anew every
+    ``relist`` steps, and with ``resequence`` also from the order before, to and fro. That finds better orders, but
+    also holds a descent where it is.
     """
 
     steps: int
     temperature: tuple[float, float] = (0.05, 0.002)
     width: tuple[float, float] = (0.1, 0.005)
     relist: int = 10
+    resequence: bool = True
 
 
 _CHECK = 3  # steps from one look at the unsmoothed goal to the next
@@ -51,31 +56,35 @@ def descend(case: Case, start: Point, admits: Sequence[Admit], cooling: Cooling,
     mean_size = sum(sum(sizes[first:last]) for first, last in movable) / moving if moving else 0.0
     mean_count = case.prices.layers / len(counts)
     down_sizes, down_counts = [0.0] * len(sizes), [0.0] * len(counts)
+    even = [1.0] * len(counts)
     order, best = start.order, start
     wiring = case.wired(order)
     for step in range(cooling.steps):
         quote = case.quote(sizes, counts)
-        if step % _CHECK == 0 or step % cooling.relist == 0:
-            value = wiring.value(quote.seconds, quote.transfers)
-            if step % cooling.relist == 0:
-                order, wiring, value = _relisted(case, quote, admits, Point((), (), order, value), wiring)
-            if value < best.value:
-                best = Point(tuple(sizes), tuple(counts), order, value)
+        relist = bool(admits) and step % cooling.relist == 0
+        if relist or step % _CHECK == 0:
+            now = Point(tuple(sizes), tuple(counts), order, wiring.value(quote.seconds, quote.transfers))
+            if relist:
+                now = _reordered(case, admits, now, cooling.resequence)
+                if now.order is not order:
+                    order, wiring = now.order, case.wired(now.order)
+            best = min(best, now, key=lambda point: point.value)
         part = step / cooling.steps
         temperature = _between(cooling.temperature, part) * sum(quote.seconds) / len(quote.seconds)
         width = _between(cooling.width, part)
         _, slopes, slow = wiring.slopes(quote.seconds, quote.transfers, temperature)
         if moving:
-            steepest = _centred(case.token_slopes(sizes, quote, slopes, slow), chunks)
+            ease = _ease(sizes, quote.seconds)
+            steepest = _centred(case.token_slopes(sizes, quote, slopes, slow), ease, chunks)
             down_sizes = _remember(down_sizes, steepest)
-            sizes = _step(sizes, down_sizes, width * mean_size, moving)
+            sizes = _step(sizes, down_sizes, ease, width * mean_size, moving)
             for first, last in movable:
                 total = case.cutting.workload.runs[case.cutting.run_of[first]].tokens
-                sizes[first:last] = nearest(sizes[first:last], limits.least, limits.most, total)
+                sizes[first:last] = nearest(sizes[first:last], limits.least, limits.most, total, ease[first:last])
         if stages:
-            steepest = _centred(case.layer_slopes(counts, quote, slopes), stages)
+            steepest = _centred(case.layer_slopes(counts, quote, slopes), even, stages)
             down_counts = _remember(down_counts, steepest)
-            counts = _step(counts, down_counts, width * mean_count / 2, len(counts))
+            counts = _step(counts, down_counts, even, width * mean_count / 2, len(counts))
             for group in stages:
                 all_of_it = sum([start.counts[stage] for stage in group])
                 moved = nearest([counts[stage] for stage in group], 1.0, all_of_it, all_of_it)
@@ -84,15 +93,21 @@ def descend(case: Case, start: Point, admits: Sequence[Admit], cooling: Cooling,
     return best
 
 
-def nearest(values: Sequence[float], least: float, most: float, total: float) -> list[float]:
-    """The nearest numbers from ``least`` to ``most`` with this total: all moved by the same, then cut off.
+def nearest(
+    values: Sequence[float], least: float, most: float, total: float, ease: Sequence[float] = ()
+) -> list[float]:
+    """The nearest numbers from ``least`` to ``most`` with this total: moved in proportion to ``ease``, then cut off.
 
-    ``total`` must lie between what the limits allow.
+    Nearest in the sum of squares, each divided by its ease (above 0, equal if not given). ``total`` must lie between
+    what the limits allow.
     """
-    low, high = min(values) - most, max(values) - least  # the shift lies between
-    shift = (sum(values) - total) / len(values)
+    ease = ease or [1.0] * len(values)
+    low = min([(v - most) / e for v, e in zip(values, ease, strict=True)])  # the shift lies between
+    high = max([(v - least) / e for v, e in zip(values, ease, strict=True)])
+    shift = (sum(values) - total) / sum(ease)
     for _ in range(100):
-        moved = [least if v - shift < least else most if v - shift > most else v - shift for v in values]
+        moved = [v - shift * e for v, e in zip(values, ease, strict=True)]
+        moved = [least if m < least else most if m > most else m for m in moved]
         over = sum(moved) - total
         if abs(over) <= 1e-9 * total:
             break
@@ -100,24 +115,19 @@ def nearest(values: Sequence[float], least: float, most: float, total: float) ->
             low = shift
         else:
             high = shift
-        free = sum([1 for m in moved if least < m < most])
+        free = sum([e for m, e in zip(moved, ease, strict=True) if least < m < most])
         shift += over / free if free else 0.0  # exact, if the same numbers stay free
         if not low < shift < high:
             shift = (low + high) / 2
     return moved
 
 
-def _relisted(
-    case: Case, quote: Quote, admits: Sequence[Admit], now: Point, wiring: Wiring
-) -> tuple[Order, Wiring, float]:
-    order, value = now.order, now.value
-    for admit in admits:
-        listed = case.listed(quote, admit)
-        anew = case.wired(listed)
-        price = anew.value(quote.seconds, quote.transfers)
-        if price < value:
-            order, wiring, value = listed, anew, price
-    return order, wiring, value
+def _reordered(case: Case, admits: Sequence[Admit], now: Point, resequence: bool) -> Point:
+    """The point with the best of its order, one made better from it (with ``resequence``), and those made anew."""
+    quote = case.quote(now.sizes, now.counts)
+    points = [now, case.resequenced(now, 1)] if resequence else [now]
+    points += [case.at(now.sizes, now.counts, case.listed(quote, admit)) for admit in admits]
+    return min(points, key=lambda point: point.value)
 
 
 def _between(ends: tuple[float, float], part: float) -> float:
@@ -125,13 +135,24 @@ def _between(ends: tuple[float, float], part: float) -> float:
     return first * exp(part * log(last / first))
 
 
-def _centred(slopes: list[float], groups: Stages) -> list[float]:
-    """Slopes less their mean in each group, whose total is fixed; zero outside the groups."""
+def _ease(sizes: Sequence[float], seconds: Sequence[float]) -> list[float]:
+    """Tokens a second of every chunk, in parts of their mean."""
+    stages = len(seconds) // len(sizes)
+    speeds = [
+        size / (sum(seconds[first : first + stages]) or 1.0)
+        for size, first in zip(sizes, range(0, len(seconds), stages), strict=True)
+    ]
+    mean = sum(speeds) / len(speeds)
+    return [speed / mean for speed in speeds]
+
+
+def _centred(slopes: Sequence[float], ease: Sequence[float], groups: Stages) -> list[float]:
+    """The steepest way up that keeps the total of each group; zero outside the groups."""
     result = [0.0] * len(slopes)
     for group in groups:
-        mean = sum([slopes[member] for member in group]) / len(group)
+        mean = sum([ease[member] * slopes[member] for member in group]) / sum([ease[member] for member in group])
         for member in group:
-            result[member] = slopes[member] - mean
+            result[member] = ease[member] * (slopes[member] - mean)
     return result
 
 
@@ -139,7 +160,7 @@ def _remember(before: list[float], now: list[float]) -> list[float]:
     return [_MEMORY * b + (1.0 - _MEMORY) * n for b, n in zip(before, now, strict=True)]
 
 
-def _step(values: list[float], slopes: list[float], width: float, moving: int) -> list[float]:
+def _step(values: list[float], up: Sequence[float], ease: Sequence[float], width: float, moving: int) -> list[float]:
     """One step down, ``width`` long in the root mean square over what moves."""
-    length = (sum([slope * slope for slope in slopes]) / moving) ** 0.5
-    return [v - width * s / length for v, s in zip(values, slopes, strict=True)] if length else list(values)
+    length = (sum([u * u / e for u, e in zip(up, ease, strict=True)]) / moving) ** 0.5
+    return [v - width * u / length for v, u in zip(values, up, strict=True)] if length else list(values)

@@ -8,9 +8,9 @@ from vppc.tuning.case import Admit, Case, Point
 from vppc.tuning.descent import Cooling, Stages, descend
 from vppc.tuning.rounding import whole_sizes, whole_stages
 
-_CLOSE = 0.02  # temperature for slopes near an optimum, in parts of a mean operation
-_SETTLE = Cooling(60, (0.02, 0.003), (0.05, 0.01))
-_TRY = Cooling(40, (0.02, 0.002), (0.04, 0.005))
+_CLOSE = 0.005  # temperature for slopes near an optimum, in parts of a mean operation
+_SETTLE = Cooling(60, (0.005, 0.0005), (0.05, 0.005), relist=20)
+_TRY = Cooling(40, (0.005, 0.0005), (0.04, 0.003), relist=20)
 
 
 def whole_layers(case: Case, point: Point, admits: Sequence[Admit]) -> Point:
@@ -30,11 +30,6 @@ def whole_layers(case: Case, point: Point, admits: Sequence[Admit]) -> Point:
     return point
 
 
-def _fraction(counts: Sequence[float], stages: Sequence[int]) -> float:
-    """How far stages are from whole layers."""
-    return sum(abs(counts[stage] - round(counts[stage])) for stage in stages)
-
-
 def resettled(
     case: Case, point: Point, counts: tuple[float, ...], admits: Sequence[Admit], cooling: Cooling, stages: Stages = ()
 ) -> Point:
@@ -43,7 +38,8 @@ def resettled(
 
 
 def move_layers(case: Case, point: Point, admits: Sequence[Admit], tries: int) -> Point:
-    """Move one layer from a stage to another while that helps, the moves that slopes promise most from first."""
+    """Move one layer from a stage to another while that helps: those of one rank first, whose work stays, and of them
+    the moves that slopes promise most from."""
     tried = {point.counts}
     while tries > 0:
         for counts in _layer_moves(case, point)[:10]:
@@ -68,9 +64,13 @@ def _layer_moves(case: Case, point: Point) -> list[tuple[float, ...]]:
     _, slopes, _ = case.wired(point.order).slopes(quote.seconds, quote.transfers, _CLOSE * mean)
     by_stage = case.layer_slopes(point.counts, quote, slopes)
     stages = range(len(by_stage))
-    moves = [(by_stage[b] - by_stage[a], a, b) for a in stages for b in stages if a != b and point.counts[a] > 1]
-    moves.sort()
-    return [tuple(count - (s == a) + (s == b) for s, count in enumerate(point.counts)) for _, a, b in moves]
+    moves = sorted(
+        (case.ranks[a] != case.ranks[b], by_stage[b] - by_stage[a], a, b)
+        for a in stages
+        for b in stages
+        if a != b and point.counts[a] > 1
+    )
+    return [tuple(count - (s == a) + (s == b) for s, count in enumerate(point.counts)) for *_, a, b in moves]
 
 
 def align(case: Case, point: Point, tries: int) -> Point:

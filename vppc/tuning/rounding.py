@@ -21,19 +21,6 @@ def whole(values: Sequence[float], least: Sequence[int], most: Sequence[int], to
     return numbers
 
 
-def whole_ranks(counts: Sequence[float], rank_stages: Sequence[Sequence[int]], layers: int) -> tuple[float, ...]:
-    """Layers of every stage scaled so that every rank's total is whole, and no less than its stages."""
-    totals = [sum(counts[stage] for stage in stages) for stages in rank_stages]
-    numbers = whole(totals, [len(stages) for stages in rank_stages], [layers] * len(totals), layers)
-    result = [0.0] * len(counts)
-    for stages, total, number in zip(rank_stages, totals, numbers, strict=True):
-        thin = len(stages)
-        for stage in stages:  # what a stage has above one layer is scaled
-            share = (counts[stage] - 1.0) / (total - thin) if total > thin else 1.0 / thin
-            result[stage] = 1.0 + share * (number - thin)
-    return tuple(result)
-
-
 def whole_stages(counts: Sequence[float], rank_stages: Sequence[Sequence[int]]) -> tuple[float, ...]:
     """Whole layers of all stages of these ranks, at least one each; the total of each must be whole."""
     result = list(counts)

@@ -1,9 +1,10 @@
 """The search on one placement: how many chunks, how long, on which layers, in which order.
 
 1. Cut prompts into more and more chunks, and let each cutting descend a little, layers included.
-2. Look closer at the best, and between them and their neighbours, with other bounds on chunks in flight.
-3. Make the layers of the best few whole, move single ones, make the order better, settle the sizes again; round them
-   to the alignment and move single units.
+2. Look closer at the best, and between them and their neighbours, with other bounds on chunks in flight: from layers
+   that can be divided, which are made whole after, and from whole layers as even as they can be.
+3. From the best few move single layers, make the order better, settle the sizes again; round them to the alignment
+   and move single units.
 
 Everything is deterministic.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 
 from vppc.ir.partition import Ranges
 from vppc.ir.placement import hops
@@ -24,11 +25,16 @@ from vppc.tuning.prices import Prices
 from vppc.tuning.wander import wander
 from vppc.tuning.workload import Cutting, Workload
 
-_GLANCE = Cooling(60, (0.03, 0.01), (0.08, 0.02), relist=6)
-_LOOK = Cooling(140, (0.02, 0.002), (0.05, 0.005))
-_FINISH = Cooling(150, (0.01, 0.0005), (0.02, 0.001))
-_WANDER = 80_000
-"""Visits of operations that are spent on leaps from the best point, times the ranks to the power 1.25."""
+_GLANCE = Cooling(60, (0.01, 0.002), (0.1, 0.01), relist=6)
+_LOOKS = (
+    Cooling(140, (0.005, 0.0005), (0.1, 0.002), resequence=False),
+    Cooling(140, (0.005, 0.0005), (0.1, 0.002), relist=20),
+)
+_FINISH = Cooling(200, (0.003, 0.0001), (0.02, 0.0005), relist=20)
+_WANDER = 100_000
+"""Visits of operations that are spent on leaps from the best point, times the ranks squared."""
+
+_WANDER_MOST = 2_000_000
 
 _MANY = 500
 """Operations from which on the search looks at fewer points."""
@@ -81,8 +87,9 @@ class Search:
         effort: float = 1.0,
     ) -> None:
         self.prices, self.workload, self.effort = prices, workload, effort
-        self.shape = Case(prices, workload.cut_into([1] * len(workload.runs)), placement, pp, vp, share)
-        self.counts = tuple(float(last - first) for first, last in ranges) if ranges else self._equal()
+        self.shape = Case(prices, workload.cut_into([1] * len(workload.runs)), placement, pp, vp, share, max_in_flight)
+        given = tuple(float(last - first) for first, last in ranges or ())
+        self.starts = [given] if ranges else [self._equal(), self._even()]
         self.groups: Stages = () if ranges else self.shape.rank_stages
         self.max_in_flight = max_in_flight
 
@@ -92,37 +99,52 @@ class Search:
         base, more = divmod(self.prices.layers, shape.pp)
         return tuple((base + (rank < more)) / shape.vp for rank in shape.ranks)
 
+    def _even(self) -> tuple[float, ...]:
+        """The same in whole layers: a rank's later stages get its remainder."""
+        shape = self.shape
+        counts = [0.0] * len(shape.ranks)
+        base, more = divmod(self.prices.layers, shape.pp)
+        for rank, stages in enumerate(shape.rank_stages):
+            each, left = divmod(base + (rank < more), shape.vp)
+            for stage in stages:
+                counts[stage] = float(each + (stage in stages[shape.vp - left :]))
+        return tuple(counts)
+
     def promise(self) -> float:
         """What a short search comes to, in seconds: to choose the searches worth running."""
         return min(map(_value, self._glances))
 
     @cached_property
     def _glances(self) -> list[_Tried]:
-        return [self._descended(cutting, self.ways[0], _GLANCE) for cutting in self._ladder()]
+        return [self._descended(cutting, self.ways[0], _GLANCE, self.starts[0]) for cutting in self._ladder()]
 
     def run(self, keep: int = 1) -> list[Found]:
         """The best points found, ``keep`` at most, the best first."""
-        looks = [self._descended(cutting, self.ways[0], _LOOK) for cutting in self._around(self._glances)]
-        looks.sort(key=_value)
-        for tried in looks[: 2 if len(looks[0].case.cutting) * len(self.shape.ranks) < _MANY else 1]:
-            looks += [self._descended(tried.case.cutting, admits, _LOOK) for admits in self.ways[1:]]
-        looks.sort(key=_value)
-        if self.groups:
-            looks = sorted([self._with_whole_layers(tried) for tried in looks[:4]], key=_value)
-        best, *others = sorted([self._finish(tried) for tried in looks[: max(2, keep)]], key=_value)
+        looks = self._looks(keep)
+        best, *others = sorted([self._finish(tried) for tried in looks], key=_value)
         admits = [*best.admits, *(admit for way in self.ways for admit in way)]
-        visits = int(_WANDER * self.shape.pp**1.25 * self.effort)
+        visits = int(min(_WANDER_MOST, _WANDER * self.shape.pp**2) * self.effort)
         case, point = wander(best.case, best.point, admits, visits, layers=bool(self.groups))
         point = descend(case, point, best.admits, _FINISH)
-        best = replace(best, case=case, point=case.resequenced(point, self._ahead(case), 2))
+        best = replace(best, case=case, point=case.resequenced(point, 2))
         return [self._aligned(tried) for tried in (best, *others[: keep - 1])]
+
+    def _looks(self, keep: int) -> list[_Tried]:
+        """The best few points of a close look, their layers whole."""
+        cuttings = self._around(self._glances)
+        chosen: list[_Tried] = []
+        for counts, cooling in product(self.starts, _LOOKS):
+            looks = [self._descended(cutting, self.ways[0], cooling, counts) for cutting in cuttings]
+            looks.sort(key=_value)
+            for tried in looks[: 2 if len(looks[0].case.cutting) * len(self.shape.ranks) < _MANY else 1]:
+                looks += [self._descended(tried.case.cutting, admits, cooling, counts) for admits in self.ways[1:]]
+            looks.sort(key=_value)
+            chosen += map(self._with_whole_layers, looks[: max(2, keep)])
+        return sorted(chosen, key=_value)[: max(3, keep)]
 
     def _aligned(self, tried: _Tried) -> Found:
         tries = min(1500, _ALIGN // (len(tried.case.cutting) * len(tried.case.ranks)))
         return Found(tried.case, align(tried.case, tried.point, tries))
-
-    def _ahead(self, case: Case) -> int:
-        return self.max_in_flight or len(case.cutting)
 
     def _ladder(self) -> list[Cutting]:
         """Cuttings into more and more chunks: from the fewest, as many more as fill and drain could make use of."""
@@ -158,30 +180,40 @@ class Search:
         kinds = (False, True) if len(self.workload.runs) > 1 else (False,)
         return [tuple(Admit(bound, prompts_first) for prompts_first in kinds) for bound in dict.fromkeys(bounds)]
 
-    def _start(self, cutting: Cutting, admits: tuple[Admit, ...]) -> _Tried:
-        """Equal chunks on equal stages, but that every rank has whole layers."""
+    def _start(self, cutting: Cutting, admits: tuple[Admit, ...], counts: tuple[float, ...]) -> _Tried:
+        """Equal chunks on stages of so many layers."""
         case = replace(self.shape, cutting=cutting)
         sizes = [float(self.workload.runs[run].tokens) for run in cutting.run_of]
         for first, last in cutting.movable:
             sizes[first:last] = [sizes[first] / (last - first)] * (last - first)
-        return _Tried(case, case.start(sizes, self.counts, admits), admits)
+        return _Tried(case, case.start(sizes, counts, admits), admits)
 
-    def _descended(self, cutting: Cutting, admits: tuple[Admit, ...], cooling: Cooling) -> _Tried:
-        start = self._start(cutting, admits)
-        return replace(start, point=descend(start.case, start.point, admits, cooling, self.groups))
+    def _descended(
+        self, cutting: Cutting, admits: tuple[Admit, ...], cooling: Cooling, counts: tuple[float, ...]
+    ) -> _Tried:
+        """What such a start comes down to; layers that are not whole yet move, too."""
+        start = self._start(cutting, admits, counts)
+        groups = () if _whole(counts) else self.groups
+        return replace(start, point=descend(start.case, start.point, admits, cooling, groups))
 
     def _with_whole_layers(self, tried: _Tried) -> _Tried:
+        if _whole(tried.point.counts):
+            return tried
         return replace(tried, point=whole_layers(tried.case, tried.point, tried.admits))
 
     def _finish(self, tried: _Tried) -> _Tried:
         case, point = tried.case, tried.point
         if self.groups:
             point = move_layers(case, point, tried.admits, 10)
-        return replace(tried, point=case.resequenced(point, self._ahead(case), 3))
+        return replace(tried, point=case.resequenced(point, 3))
 
 
 def _value(tried: _Tried) -> float:
     return tried.point.value
+
+
+def _whole(counts: Iterable[float]) -> bool:
+    return all(count.is_integer() for count in counts)
 
 
 def _distinct(cuttings: Iterable[Cutting]) -> list[Cutting]:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from vppc.tuning.case import Admit, Case, Point
 from vppc.tuning.descent import Cooling, descend, nearest
 
-_SETTLE = Cooling(60, (0.02, 0.002), (0.05, 0.005))
+_SETTLE = Cooling(60, (0.005, 0.0005), (0.05, 0.003), relist=20)
 
 Sizes: TypeAlias = list[float]
 Leap: TypeAlias = Callable[[Case, Point, Random], tuple[Case, Sizes, tuple[float, ...]] | None]
