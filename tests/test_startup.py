@@ -33,6 +33,10 @@ DOCUMENTED = {
         "--suite --requests --limit --prefix-hits --concurrency --rate --pp --cost --model --launch --strategy "
         "--measured-time --chunk-size --policy --ttft-target --jobs --json -o"
     ),
+    "serve": (
+        "REQUESTS --pp --cost --model --strategy --chunk-size --policy --max-queued --max-resident-tokens --runner "
+        "--checkpoint --tp --attach --timeout --drift --refitted -o"
+    ),
     "tune": (
         "--pp --tokens --requests --cost --layers --max-chunk --min-chunk --align --placement --layer-ranges "
         "--objective --json -o"

@@ -30,6 +30,7 @@ COMMANDS = {
     "diff": "Compare two schedules, or a plan and its run.",
     "compare": "Price strategies by chunk size and prompt length.",
     "serve-sim": "Simulate serving: throughput, first tokens, why ranks idle.",
+    "serve": "Serve requests as they come, on real ranks.",
     "tune": "Find the best schedule, and how far any other could be ahead.",
     "model": "Say what a model is understood to be, and what it costs.",
     "calibrate": "Fit a cost file to measured times.",

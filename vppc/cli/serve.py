@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, BinaryIO, TextIO, cast
+from typing import Any, BinaryIO, TextIO
 
 import click
 
@@ -22,6 +22,7 @@ from vppc.ir.schedule import Model
 from vppc.models import load_model
 from vppc.passes.strategies import STRATEGIES, Options
 from vppc.serving.batching import Limits
+from vppc.serving.chunk_rules import chunk_rule
 from vppc.serving.clock import header_of
 from vppc.serving.compiler import IncrementalCompiler
 from vppc.serving.drift import Drift
@@ -49,15 +50,17 @@ RUNNERS = ("reference", "timed", "null", "vllm")
 @click.option("--max-in-flight", type=COUNT, help="Chunks entered and not finished [default: what the order needs].")
 @click.option("--max-buffers", type=COUNT, help="Activation buffers a rank [default: what that many chunks need].")
 @click.option("--max-resident-tokens", type=COUNT, help="Prompt tokens of requests entered and not finished (KV).")
-@click.option(
-    "--max-queued", type=COUNT, default=1000, show_default=True, help="More that wait are refused."
-)
+@click.option("--max-queued", type=COUNT, default=1000, show_default=True, help="More that wait are refused.")
 @click.option("--policy", "queue", type=click.Choice(POLICIES), default="fcfs", show_default=True, help="Who is next.")
 @click.option("--patience", type=Number(0.0), default=60.0, show_default=True, help="Seconds until nobody overtakes.")
 @click.option("--ttft-target", type=Number(0.0), default=10.0, show_default=True, help="Seconds, for deadline.")
 @click.option("--runner", type=click.Choice(RUNNERS), default="reference", show_default=True, help="What ranks run.")
-@click.option("--checkpoint", metavar="DIR", help="Of the vllm or reference runner [default: a seeded model].")
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
+@click.option(
+    "--checkpoint", metavar="DIR", help="Of the vllm runner, or the reference runner [default: a small seeded model]."
+)
+@click.option(
+    "--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True, help="Of the model."
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of seeded weights and prompts.")
 @click.option("--attach", metavar="HOST:PORT", help="Serve on ranks that torchrun starts, its store there.")
 @click.option("--timeout", type=Number(2.0, 86400.0), default=60.0, show_default=True, help="Bound of every wait, s.")
@@ -130,13 +133,15 @@ def command(
         max_queued=max_queued,
     )
     order = policy(queue, cost, pp, patience=patience, ttft_target=ttft_target)
-    compiler = IncrementalCompiler(setup, cost, limits, order, strategy, horizon=horizon)
+    rule = chunk_rule(options, cost)
+    compiler = IncrementalCompiler(setup, cost, limits, order, strategy, rule, horizon=horizon)
     drift = Drift(setup, cost, bound)
     _require_torch()
     from vppc.serving.coordinator import Coordinator
     from vppc.serving.ranks import Ranks
 
-    with _lines(requests) as lines, _written(output) as out:
+    lines = _lines(requests)
+    with _written(output) as out:
         if attach is not None:
             ranks = Ranks.attach(*_address(attach), pp * tp, timeout)
         else:
@@ -153,7 +158,8 @@ def command(
                 raise InputError(f"cannot be written: {error.strerror}", file=output or "stdout") from None
 
         with ranks:
-            coordinator = Coordinator(compiler, ranks, drift, write, _notice, tp=tp)
+            prefixes = runner not in ("reference", "vllm")
+            coordinator = Coordinator(compiler, ranks, drift, write, _notice, tp=tp, prefixes=prefixes)
             coordinator.serve(lines)
     _notice(coordinator.served.summary(drift.value))
     if refitted is not None:
@@ -182,19 +188,16 @@ def _require_torch() -> None:
         ) from None
 
 
-@contextmanager
-def _lines(path: str) -> Iterator[BinaryIO]:
-    if path == "-":
+def _lines(path: str) -> BinaryIO:
+    """The input, for a thread that reads it: of stdin not the object that the interpreter closes when it ends."""
+    try:
+        if path != "-":
+            return open(path, "rb")
         if sys.stdin is None:
             raise InputError("cannot be read: it is closed", file="stdin")
-        yield cast(BinaryIO, sys.stdin.buffer)
-        return
-    try:
-        stream = open(path, "rb")  # noqa: SIM115 - what is raised inside is not about this file
+        return open(sys.stdin.fileno(), "rb", closefd=False)
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", file=source_name(path)) from None
-    with stream:
-        yield stream
 
 
 @contextmanager

@@ -50,8 +50,10 @@ AHEAD = 1024
 """Lines that are read and do not count yet; further ones stay where they are."""
 
 
-class End:
-    """No more lines come: the input has ended, or SIGTERM has come."""
+class End(NamedTuple):
+    """No more lines count: the input has ended; or SIGTERM has come, and what is not accepted by then is refused."""
+
+    terminated: bool
 
 
 class NoFit(NamedTuple):
@@ -111,7 +113,7 @@ class Served:
 
 
 class Coordinator:
-    """Serves one stream on ``ranks``, of ``tp`` processes each.
+    """Serves one stream on ``ranks`` of ``tp`` processes, which take cached ``prefixes`` for granted, or keep none.
 
     ``write`` gets what comes out; ``notice`` what an operator is to know, in words.
     """
@@ -125,8 +127,10 @@ class Coordinator:
         notice: Callable[[str], None],
         *,
         tp: int = 1,
+        prefixes: bool = True,
     ) -> None:
         self.served = Served()
+        self._prefixes = prefixes
         self._compiler, self._ranks, self._drift, self._tp = compiler, ranks, drift, tp
         self._write, self._notice = write, notice
         self._events: SimpleQueue[Event] = SimpleQueue()
@@ -135,7 +139,7 @@ class Coordinator:
         self._open: dict[str, _Open] = {}
         self._started: dict[int, _Open] = {}  # by index in the stream
         self._indices = 0
-        self._draining = False
+        self._ended = self._terminated = False
         self._start = time.monotonic()
         self._skew = float("inf")  # between the ranks' clock and this one, and the quickest way of a report
         self._running: set[int] = set()
@@ -148,17 +152,18 @@ class Coordinator:
     def serve(self, lines: BinaryIO) -> Served:
         """Serve until the input ends or SIGTERM comes, and all that was accepted is done.
 
-        Raises RunFailed when the ranks fail, CheckFailed for a segment that breaks a rule.
+        ``lines`` is closed where it ends; closing it elsewhere would wait for a line. Raises RunFailed when the ranks
+        fail, CheckFailed for a segment that breaks a rule.
         """
         ranks = self._ranks
         ranks.send("".join(schedule_text(self._compiler.opening())))
         ranks.listen(self._events.put)
         with _drained_by_sigterm(self._events.put):
-            while len(self._running) < ranks.size and not self._draining:
+            while len(self._running) < ranks.size:
                 self._pass(TICK)
             self._start = time.monotonic()
             threading.Thread(target=self._read, args=(lines,), name="lines", daemon=True).start()
-            while self._due or self._open or not self._draining:
+            while self._due or self._open or not self._ended:
                 self._step()
             self._send(self._compiler.close())
             ranks.close()
@@ -170,7 +175,7 @@ class Coordinator:
     def _step(self) -> None:
         """One pass of the loop."""
         now = self._now()
-        while self._due and self._due[0].when <= now:
+        while self._due and (self._terminated or self._due[0].when <= now):
             due = heappop(self._due)
             self._room.release()
             self._take(due, now)
@@ -201,7 +206,7 @@ class Coordinator:
         elif isinstance(event, Calibration | NoFit):
             self._refitted(event)
         elif isinstance(event, End):
-            self._draining = True
+            self._ended, self._terminated = True, self._terminated or event.terminated
         else:
             self._ranks.check()  # which knows more, perhaps
             raise event
@@ -210,14 +215,15 @@ class Coordinator:
 
     def _read(self, lines: BinaryIO) -> None:
         try:
-            for line in read_lines(lines):
-                self._room.acquire()
-                self._events.put(line)
+            with lines:
+                for line in read_lines(lines):
+                    self._room.acquire()
+                    self._events.put(line)
         except (OSError, ValueError) as error:  # a ValueError where it is closed
             self._events.put(
                 InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file="requests")
             )
-        self._events.put(End())
+        self._events.put(End(terminated=False))
 
     def _asked(self, line: Line) -> None:
         try:
@@ -233,7 +239,7 @@ class Coordinator:
         try:
             if isinstance(asked, Cancel):
                 self._cancel(asked, now)
-            elif self._draining and due.when > now:
+            elif self._terminated:
                 self._refuse(asked.id, "the server is about to end")
             else:
                 self._add(replace(asked, arrival=due.when), now)
@@ -243,6 +249,11 @@ class Coordinator:
             self._wrong(due.line, error, asked.id)
 
     def _add(self, request: Request, now: float) -> None:
+        if request.cached_tokens and not self._prefixes:
+            raise InputError(
+                f"{request.cached_tokens} tokens are cached, and these ranks keep no prefixes",
+                remedy="leave cached_tokens out: they are computed",
+            )
         self._compiler.add(request, now)
         self._open[request.id] = _Open(request, request.arrival)
         if not self.served.accepted:
@@ -355,7 +366,7 @@ def _drained_by_sigterm(put: Callable[[End], None]) -> Iterator[None]:
         if asked:
             sys.exit(128 + number)
         asked.append(number)
-        put(End())
+        put(End(terminated=True))
 
     asked: list[int] = []
     before = signal.signal(signal.SIGTERM, leave)

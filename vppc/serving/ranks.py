@@ -27,6 +27,8 @@ from runtime.mailbox import Inbox, Outbox
 from runtime.stream import BEAT, CLOSE, DOWN, STREAM, UP, Report
 
 HOST = "127.0.0.1"
+START = 120.0
+"""Seconds within which processes come, at least: importing torch takes seconds, of several at once more."""
 POLL = 0.05
 """Seconds between two looks at processes that are to end."""
 
@@ -99,14 +101,15 @@ class Ranks:
         inbox = Inbox(_part(self._store, STREAM), UP, only=True)
 
         def hear() -> None:
-            done = 0
+            done, patience = 0, max(START, self.timeout)
             try:
                 while done < self.size:
-                    report = Report.decode(inbox.receive(self.timeout))
+                    report = Report.decode(inbox.receive(patience))
+                    patience = self.timeout
                     done += report.done
                     put(report)
             except RuntimeError:  # what torch's stores raise
-                put(RunFailed(f"the ranks are dead or stopped: they have said nothing for {self.timeout:g} s"))
+                put(RunFailed(f"the ranks are dead or stopped: they have said nothing for {patience:g} s"))
 
         threading.Thread(target=hear, name="reports", daemon=True).start()
 

@@ -1,0 +1,137 @@
+"""``vppc serve`` as a process: the ranks that it starts, SIGTERM, the death of a rank and its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+from worlds import LIMIT, ROOT, eventually
+
+TIMEOUT = 8.0
+
+
+class Command:
+    """``vppc serve`` on two timed ranks that take a second for 1,000 tokens, with its ends in the test's hands."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        layer = {"count": 4, "per_token": 0.0005}
+        cost = folder / "cost.json"
+        cost.write_text(json.dumps({"format": "vppc.cost", "version": 1, "layers": [layer]}))
+        command = [sys.executable, "-m", "vppc", "serve", "--pp", "2", "--cost", str(cost), "--runner", "timed"]
+        self.process = subprocess.Popen(
+            [*command, "--chunk-size", "100", "--timeout", str(TIMEOUT), *options],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Command:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def say(self, **document: Any) -> None:
+        print(json.dumps(document), file=self._end(self.process.stdin), flush=True)
+
+    def hear(self) -> dict[str, Any]:
+        line = self._end(self.process.stdout).readline()
+        assert line, self.process.communicate()
+        return dict(json.loads(line))
+
+    def ranks(self) -> list[int]:
+        folder = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [int(pid) for pid in folder.read_text().split()]
+
+    def ended(self) -> tuple[int, list[dict[str, Any]], str]:
+        """Wait for the command, of which no process may be left: its status and what it wrote since."""
+        ranks = self.ranks()
+        out, err = self.process.communicate(timeout=LIMIT)
+        eventually(lambda: not any(map(_is_alive, ranks)) or None)
+        return self.process.returncode, [json.loads(line) for line in out.splitlines()], err
+
+    @staticmethod
+    def _end(pipe: IO[str] | None) -> IO[str]:
+        assert pipe is not None
+        return pipe
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_sigterm_drains(tmp_path: Path) -> None:
+    """What has been accepted is finished, what comes or counts later is refused."""
+    with Command(tmp_path) as serving:
+        serving.say(id="late", prompt_tokens=10, arrival=1000)
+        serving.say(id="first", prompt_tokens=10)
+        assert serving.hear()["id"] == "first"
+        serving.say(id="long", prompt_tokens=2000)
+        serving.say(id="wrong", prompt_tokens=-1)
+        assert "error" in serving.hear()
+        serving.process.send_signal(signal.SIGTERM)
+        assert serving.hear() == {"id": "late", "refused": "the server is about to end"}
+        serving.say(id="after", prompt_tokens=10)
+        assert serving.hear() == {"id": "after", "refused": "the server is about to end"}
+        status, out, err = serving.ended()
+    assert status == 0
+    assert [each["id"] for each in out] == ["long"] and "token" in out[0]
+    assert "vppc: 2 first tokens of 2 requests in " in err and "; 2 refused; 1 wrong" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_dead_rank_ends_all(number: int, tmp_path: Path) -> None:
+    with Command(tmp_path) as serving:
+        serving.say(id="first", prompt_tokens=10)
+        assert serving.hear()["id"] == "first"
+        serving.say(id="long", prompt_tokens=50000)
+        serving.say(id="wrong", prompt_tokens=-1)
+        assert "error" in serving.hear()  # so the request before is accepted
+        os.kill(serving.ranks()[1], number)
+        status, _, err = serving.ended()
+    assert status == 1
+    (message,) = [line for line in err.splitlines() if line.startswith("vppc: ")]
+    assert re.fullmatch(r"vppc: rank 1 at instruction \d+.* is dead or stopped", message)
+    assert "Traceback" not in err
+
+
+def test_ranks_do_not_outlive_the_coordinator(tmp_path: Path) -> None:
+    with Command(tmp_path) as serving:
+        serving.say(id="first", prompt_tokens=10)
+        serving.hear()
+        ranks = serving.ranks()
+        serving.process.kill()
+        _, err = serving.process.communicate()
+        eventually(lambda: not any(map(_is_alive, ranks)) or None)
+    assert "is dead or stopped" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "message"),
+    [
+        (["--attach", "nowhere"], 2, "vppc: --attach: 'nowhere' is no address\n"),
+        (["--attach", "127.0.0.1:1", "--timeout", "2"], 1, "vppc: no launcher of ranks at 127.0.0.1:1: "),
+        (["no/such/file"], 2, "vppc: no/such/file: cannot be read: No such file or directory\n"),
+        (["--decode-tokens", "100"], 2, "vppc: 100 tokens for decoding leave nothing of a chunk of 100\n"),
+    ],
+    ids=["address", "nobody there", "file", "limits"],
+)
+def test_bad_usage(options: list[str], status: int, message: str, tmp_path: Path) -> None:
+    with Command(tmp_path, *options) as serving:
+        out, err = serving.process.communicate(timeout=LIMIT)
+    assert (serving.process.returncode, out) == (status, "")
+    assert message in err and "Traceback" not in err

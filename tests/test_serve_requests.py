@@ -1,0 +1,143 @@
+"""Serving on real ranks: first tokens of requests that come, are cancelled and are wrong, in any mixture."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from serve_worlds import Server, Serving, cost
+from test_reference_runner import alone
+from worlds import succeeded
+
+from runtime.reference.config import small_model
+from vppc.ir.schedule import Model, Request, Schedule
+
+LAYERS = 8
+
+
+def one_process(requests: Mapping[str, int]) -> dict[str, tuple[int, float]]:
+    """The first token of each prompt run alone and whole, and how far its logit is ahead of the next."""
+    prompts = tuple(Request(name, tokens) for name, tokens in requests.items())
+    schedule = Schedule("", Model("", LAYERS), 1, 1, requests=prompts)
+    found = {}
+    for index, (logits,) in alone(schedule, small_model(LAYERS)).items():
+        first, second = logits.topk(2).values.tolist()
+        found[prompts[index].id] = int(logits.argmax()), first - second
+    return found
+
+
+def test_first_tokens_are_those_of_one_process(tmp_path: Path) -> None:
+    """200 requests of 1 to 300 tokens, chunks of 64, two ranks; an eighth of the requests is cancelled at some time."""
+    random = Random(6)
+    lines: list[dict[str, Any]] = []
+    prompts: dict[str, int] = {}
+    cancelled = set()
+    now = 0.0
+    for index in range(200):
+        name = f"q{index}"
+        prompts[name] = random.choice((random.randint(1, 20), random.randint(20, 100), random.randint(100, 300)))
+        lines.append({"id": name, "prompt_tokens": prompts[name], "arrival": now})
+        if random.random() < 0.125:
+            cancelled.add(name)
+            lines.append({"cancel": name, "arrival": now + random.choice((0.0, 0.01, 0.1))})
+        now += random.expovariate(60)
+    with Serving(tmp_path, 2) as serving:
+        server = Server(serving, 2, cost(LAYERS, 1e-5), chunk_size=64, prefixes=False)
+        served = server.serve(lines)
+        succeeded(serving.ended())
+    tokens = {each["id"]: each["token"] for each in server.out if "token" in each}
+    given_up = [each["id"] for each in server.out if "cancelled" in each]
+    assert served.accepted == 200 and len(tokens) + len(given_up) == 200
+    assert set(given_up) <= cancelled and not tokens.keys() & set(given_up)
+    assert len(given_up) > 10
+    expected = one_process({name: prompts[name] for name in tokens})
+    assert all(lead > 1e-3 for _, lead in expected.values())  # else rounding could decide
+    assert tokens == {name: token for name, (token, _) in expected.items()}
+
+
+def test_what_cannot_be_served_disturbs_nothing(tmp_path: Path) -> None:
+    lines = [
+        {"id": "a", "prompt_tokens": 30},
+        "not JSON",
+        "",
+        {"id": "b", "prompt_tokens": 0},
+        {"id": "a", "prompt_tokens": 5},
+        {"prompt_tokens": 7},
+        {"cancel": "x"},
+        {"id": "c", "prompt_tokens": 9, "cached_tokens": 3},
+        {"id": "d", "prompt_tokens": 500},
+        "[1]",
+        "\x00",
+    ]
+    with Serving(tmp_path, 2, "--runner", "null") as serving:
+        server = Server(serving, 2, cost(4), chunk_size=16, max_resident_tokens=100, prefixes=False)
+        served = server.serve(lines)
+        succeeded(serving.ended())
+    assert {each["id"]: each["token"] for each in server.out if "token" in each} == {"a": 0, "line-6": 0}
+    assert sorted((each["line"], each.get("id")) for each in server.out if "error" in each) == [
+        (2, None),
+        (4, None),
+        (5, "a"),
+        (7, "x"),
+        (8, "c"),
+        (9, "d"),
+        (10, None),
+        (11, None),
+    ]
+    assert (served.accepted, served.wrong, served.refused) == (2, 8, 0)
+
+
+def test_a_full_queue_refuses(tmp_path: Path) -> None:
+    lines = [{"id": f"q{index}", "prompt_tokens": 1000} for index in range(40)]
+    with Serving(tmp_path, 2, "--runner", "null") as serving:
+        server = Server(serving, 2, cost(4, 1e-5), chunk_size=1000, max_in_flight=2, max_queued=5)
+        served = server.serve(lines)
+        succeeded(serving.ended())
+    refused = [each for each in server.out if "refused" in each]
+    assert refused and refused[0]["refused"] == "5 requests wait already"
+    assert len(refused) + len([each for each in server.out if "token" in each]) == 40
+    assert served.refused == len(refused) and served.accepted == 40 - served.refused
+
+
+@pytest.mark.parametrize("strategy", ["cpp", "vpp-async", "vpp"])
+def test_every_kind_of_strategy(strategy: str, tmp_path: Path) -> None:
+    lines = [{"id": f"q{index}", "prompt_tokens": 10 + 30 * index} for index in range(8)] + [{"cancel": "q7"}]
+    with Serving(tmp_path, 3, "--runner", "timed") as serving:
+        server = Server(serving, 3, cost(6), strategy=strategy, chunk_size=32)
+        server.serve(lines)
+        succeeded(serving.ended())
+    assert {each["id"] for each in server.out if "token" in each} == {f"q{index}" for index in range(7)}
+
+
+def test_memory_is_flat(tmp_path: Path) -> None:
+    """2,000 short requests: after the last 1,000 of them ranks and coordinator hold what they held before."""
+    random = Random(2)
+    seen: dict[int, list[int]] = {}
+    count = 0
+
+    def write(document: Mapping[str, Any]) -> None:
+        nonlocal count
+        count += 1
+        if count in (1000, 2000):
+            seen[count] = [tracemalloc.get_traced_memory()[0], *serving.memory()]
+
+    now = 0.0
+    lines = []
+    for index in range(2000):
+        lines.append({"id": f"q{index}", "prompt_tokens": random.randint(1, 60), "arrival": now})
+        now += random.expovariate(400)
+    with Serving(tmp_path, 2, "--runner", "null") as serving:
+        server = Server(serving, 2, cost(4), chunk_size=64, write=write)
+        tracemalloc.start()
+        try:
+            served = server.serve(lines)
+        finally:
+            tracemalloc.stop()
+        succeeded(serving.ended())
+    assert len(served.ttfts) == 2000
+    for before, after in zip(seen[1000], seen[2000], strict=True):
+        assert after - before < 512 * 1024
