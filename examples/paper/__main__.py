@@ -13,6 +13,7 @@ from examples.paper.figures import figures_table
 from examples.paper.lengths import figure_1a, figure_1b, figure_4, figure_8
 from examples.paper.online import sensitivity
 from examples.paper.priors import priors
+from examples.paper.serving import figure_3, figure_5, serving_sections
 
 
 def sections() -> Iterator[tuple[str, str]]:
@@ -35,8 +36,11 @@ def sections() -> Iterator[tuple[str, str]]:
         yield f"Figure 4, {cost.name}: throughput", figures_table(figure_4(cost))
         yield f"Figure 8, {cost.name}: VPP's throughput by chunk size", figure_8(cost)
         yield f"Ablation, {cost.name}: three requests of 256K in chunks of 32K", figures_table(ablation(cost))
+        yield f"Figure 3, {cost.name}: 100 short requests at once", figures_table(figure_3(cost))
+        yield f"Figure 5, {cost.name}: 500 mixed requests, 16 at a time", figures_table(figure_5(cost))
     yield "DCPP by what it measures, after one prompt of the same length or cold", sensitivity()
     yield "Figure 4 for models without measurements, costs by roofline: VPP over DCPP", priors()
+    yield from serving_sections()
 
 
 @click.command()

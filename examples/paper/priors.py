@@ -32,7 +32,7 @@ def priors() -> str:
 
 
 def _costs() -> Iterator[tuple[str, str, CostModel]]:
-    qwen, glm = (_by_roofline(name) for name in ("qwen3-coder-30b-a3b", "glm-5.2"))
+    qwen, glm = (by_roofline(name) for name in ("qwen3-coder-30b-a3b", "glm-5.2"))
     for launch in (0.001, 0.04):
         yield "qwen3-coder-30b-a3b", f"{1000 * launch:.0f} ms a forward", replace(qwen, launch=launch)
     for part in (1.0, 0.1, 0.0):
@@ -40,7 +40,8 @@ def _costs() -> Iterator[tuple[str, str, CostModel]]:
         yield "glm-5.2", f"indexer x {part:g}", replace(glm, layers=layers)
 
 
-def _by_roofline(name: str) -> CostModel:
+def by_roofline(name: str) -> CostModel:
+    """The costs of a model on the paper's ranks."""
     return roofline_cost(load_model(name), find_device("910c"), tp=8, ep=8)
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from random import Random
 
@@ -45,7 +45,7 @@ class Workload:
     """
 
     name: str
-    requests: tuple[Request, ...]
+    requests: tuple[Request, ...] = field(hash=False)
     concurrency: int | None = None
 
     def __post_init__(self) -> None:
