@@ -7,16 +7,24 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from vppc.analysis.memory import Memory, loads_of
 from vppc.analysis.report import predict
 from vppc.cli import vppc
 from vppc.compiler import compile_schedule
+from vppc.costs.devices import GIB, find_device
 from vppc.costs.document import read_cost
 from vppc.costs.model import CostModel, Linear
-from vppc.errors import InputError
+from vppc.costs.roofline import roofline_cost
+from vppc.errors import CheckFailed, InputError
 from vppc.ir.document import parse_schedule, schedule_text
+from vppc.ir.partition import write_vpp_layer_ranges
 from vppc.ir.rules import check
 from vppc.ir.schedule import Model, Request
+from vppc.models import ModelSpec, load_model
+from vppc.models.payload import payload_bytes, widest_payload
+from vppc.models.weights import Sharding
 from vppc.passes.strategies import Options
+from vppc.tuning.engines import Setting, engine_settings
 from vppc.tuning.prices import Prices
 from vppc.tuning.search import Search
 from vppc.tuning.tune import Task, Tuned, advice, placements, proven, tune
@@ -72,7 +80,78 @@ def test_a_tuned_schedule_is_an_ordinary_one_and_keeps_the_search_s_time(long_pr
     assert long_prompt.found.point.value == pytest.approx(long_prompt.report.makespan, rel=1e-9)
     assert schedule.extra["prediction"]["makespan"] == long_prompt.report.makespan
     assert long_prompt.bound <= long_prompt.report.bound.seconds <= long_prompt.report.makespan * (1 + 1e-9)
-    assert list(long_prompt.settings) == ["vpp_layer_ranges"]
+
+
+def test_a_prompt_that_fits_into_one_chunk_is_cut_where_that_helps(cost: CostModel) -> None:
+    """One chunk of 32K keeps one rank busy at a time: half the ideal at most, and less with what a chunk costs."""
+    [tuned] = tune(Task(requests=(Request("r", 32768),), cost=cost, model=MODEL, pp=2, placement="v", effort=0.1))
+    assert len(tuned.schedule.chunks) > 2
+    assert tuned.report.efficiency > 0.7
+
+
+def test_what_engines_can_be_told_and_why_not_the_rest(cost: CostModel, long_prompt: Tuned) -> None:
+    told = {(each.engine, each.name): each for each in engine_settings(long_prompt.schedule)}
+    ranges = write_vpp_layer_ranges(long_prompt.ranges, (0, 1, 1, 0))
+    assert told["vLLM-Ascend", "vpp_layer_ranges"] == Setting("vLLM-Ascend", "vpp_layer_ranges", ranges)
+    assert told["vLLM", "VLLM_PP_LAYER_PARTITION"].refusal.startswith("a layer partition cannot express more than one")
+    assert "an engine knows one size" in told["SGLang", "--chunked-prefill-size"].refusal
+    options = Options(strategy="cpp", pp=2, chunk_size=8192)
+    equal = compile_schedule((Request("a", 20000), Request("b", 8193)), MODEL, cost, options)
+    told = {(each.engine, each.name): each for each in engine_settings(equal)}
+    assert told["vLLM", "VLLM_PP_LAYER_PARTITION"].value == told["SGLang", "SGLANG_PP_LAYER_PARTITION"].value
+    assert told["vLLM", "--max-num-batched-tokens"].value == "8192"
+    assert told["vLLM-Ascend", "vpp_layer_ranges"].refusal.endswith("into two stages, and these are 1")
+    batched = compile_schedule((Request("a", 200), Request("b", 300)), MODEL, cost, replace(options, token_budget=4096))
+    assert "hold several prompts" in engine_settings(batched)[1].refusal
+
+
+def test_short_prompts_share_chunks_where_that_helps(cost: CostModel) -> None:
+    """A chunk costs 143 ms in 61 layers whatever it holds, so that forty short prompts apart take 3 s a rank."""
+    requests = tuple(Request(f"r{index}", 100 + index) for index in range(40))
+    task = Task(requests=requests, cost=cost, model=MODEL, pp=2, placement="v", share=0.02, effort=0.1)
+    [apart], [together] = tune(replace(task, token_budget=0)), tune(task)
+    assert len(apart.schedule.chunks) == 40
+    assert len(together.schedule.chunks) < 20
+    assert together.report.makespan < 0.5 * apart.report.makespan
+    with pytest.raises(InputError, match="40000 tokens are more than a chunk may have"):
+        replace(task, token_budget=40000)
+
+
+@pytest.fixture(scope="module")
+def model() -> ModelSpec:
+    return load_model("deepseek-v3.1")
+
+
+def on_devices(model: ModelSpec, gib: float) -> Task:
+    """A quarter of a million tokens of DeepSeek-V3.1 on two ranks of eight NPUs with so much memory."""
+    device = replace(find_device("910c"), memory=round(gib * GIB))
+    memory = Memory(model, device, Sharding(8, 8), "w8a8", payload_bytes(widest_payload(model, tp=8), 8))
+    cost = roofline_cost(model, find_device("910c"), tp=8, ep=8, weight_dtype="w8a8")
+    prompts = (Request("r", 262144),)
+    return Task(requests=prompts, cost=cost, model=MODEL, pp=2, placement="v", memory=memory, effort=0.1)
+
+
+def test_tuned_schedules_keep_to_the_memory(model: ModelSpec) -> None:
+    """With less memory chunks have to be shorter, and every rank still fits."""
+    needs = []
+    for gib in (64.0, 55.0):
+        task = on_devices(model, gib)
+        assert task.memory is not None
+        [tuned] = tune(task)
+        needs.append([task.memory.of(load).free for load in loads_of(tuned.schedule)])
+        assert min(needs[-1]) >= 0
+    [free] = tune(replace(on_devices(model, 55.0), memory=None))
+    tight = on_devices(model, 55.0).memory
+    assert tight is not None
+    assert min(tight.of(load).free for load in loads_of(free.schedule)) < 0  # the limit did matter
+
+
+def test_too_little_memory_is_refused_with_what_would_fit(model: ModelSpec) -> None:
+    with pytest.raises(CheckFailed, match=r"into 30\.00 GiB a device") as refused:
+        tune(on_devices(model, 30.0))
+    [finding] = refused.value.findings
+    assert "GiB (--memory)" in finding.remedy
+    assert "ranks (--pp)" in finding.remedy
 
 
 def test_searches_repeat_themselves(cost: CostModel) -> None:
@@ -194,6 +273,7 @@ def test_the_command_writes_a_schedule_and_prints_the_gaps(tmp_path: Path) -> No
         (("--pp", "2", "--tokens", "9", "--cost", COST_FILE, "--placement", "v", "--layer-ranges", "31"), "4 stages"),
         (("--pp", "2", "--tokens", "9", "--cost", COST_FILE, "--placement", "v", "--vp", "3"), "vp 2"),
         (("--pp", "2", "--tokens", "9", "--cost", COST_FILE, "--max-chunk", "10"), "--max-chunk"),
+        (("--pp", "2", "--tokens", "9", "--cost", COST_FILE, "--memory", "40"), "--model"),
     ],
 )
 def test_bad_usage_names_what_is_wrong(arguments: tuple[str, ...], named: str) -> None:

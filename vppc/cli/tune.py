@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import click
 
+from vppc.analysis.memory import Memory, check_memory
 from vppc.cli.compile import Machine
-from vppc.cli.number import COUNT
+from vppc.cli.number import COUNT, Number
 from vppc.cli.progress import progress
+from vppc.costs.devices import GIB, find_device
 from vppc.errors import InputError
 from vppc.files import write_text
 from vppc.inputs.requests import read_requests
@@ -17,6 +20,8 @@ from vppc.ir.partition import read_ranges
 from vppc.ir.placement import DEFAULT_VP, PLACEMENTS, stage_ranks
 from vppc.ir.schedule import Model, Request
 from vppc.models import load_model
+from vppc.models.payload import payload_bytes, widest_payload
+from vppc.models.weights import Sharding, dtype_bytes
 from vppc.render.tuning import tuning_text
 from vppc.tuning.tune import Task, advice, placements, proven, tune
 from vppc.tuning.workload import Limits
@@ -43,8 +48,15 @@ OBJECTIVES = {"throughput": 0.02, "both": 0.5, "ttft": 1.0}
 @click.option("--placement", type=click.Choice(PLACEMENTS), help="Tune this placement only [default: all].")
 @click.option("--vp", type=click.IntRange(1, 1024), help="Stages a rank [default: all up to 8].")
 @click.option("--layer-ranges", metavar="JSON", help="Keep these layers (weights already loaded); needs --placement.")
+@click.option("--token-budget", type=COUNT, help="Put short prompts together in chunks of at most this many tokens.")
 @click.option("--max-in-flight", type=COUNT, help="Most chunks entered and not finished.")
 @click.option("--max-buffers", type=COUNT, help="Most activation buffers of a rank.")
+@click.option(
+    "--memory",
+    type=Number(min=0.1, max=2**20),
+    metavar="GIB",
+    help="Keep to this memory a device [default: --device's].",
+)
 @click.option(
     "--objective",
     type=click.Choice(list(OBJECTIVES)),
@@ -74,8 +86,10 @@ def command(
     placement: str | None,
     vp: int | None,
     layer_ranges: str | None,
+    token_budget: int | None,
     max_in_flight: int | None,
     max_buffers: int | None,
+    memory: float | None,
     objective: str,
     robust: bool,
     exact: float | None,
@@ -88,6 +102,7 @@ def command(
     \b
     vppc tune --pp 2 --tokens 131072 --cost cost.json -o plan.json
     vppc tune --pp 4 --requests queue.json --cost cost.json --placement v
+    vppc tune --pp 8 --tokens 524288 --model deepseek-v3.1 --tp 8 --ep 8 --weight-dtype w8a8 --memory 40
 
     The schedule is an ordinary one: verify, simulate, plot and run it. Two bounds come with every result: of any
     order of the same chunks on the same stages, and of any chunking on them.
@@ -110,6 +125,7 @@ def command(
             raise error.in_file("--layer-ranges") from None
     elif layer_ranges is not None:
         raise InputError("layer ranges are of one placement", place="--layer-ranges", remedy="name it with --placement")
+    limit = _memory(machine, memory, priced=cost_file is None)
     task = Task(
         requests=prompts,
         cost=cost,
@@ -122,6 +138,8 @@ def command(
         ranges=ranges,
         max_in_flight=max_in_flight,
         max_buffers=max_buffers,
+        token_budget=token_budget,
+        memory=limit,
         effort=effort,
         robust=robust,
         extra=machine.extra(),
@@ -130,7 +148,9 @@ def command(
         results = tune(task, done)
     best = results[0] if exact is None else proven(task, results[0], exact)
     results = (best, *results[1:])
-    schedule = machine.fitting(best.schedule, priced=cost_file is None)
+    schedule = best.schedule
+    if limit is not None:
+        schedule = check_memory(schedule, limit.spec, limit.device, tp=tp, ep=ep, weight_dtype=limit.weight_dtype)
     notes = list(advice(task, results))
     if as_json:
         text = json.dumps(
@@ -142,3 +162,19 @@ def command(
         write_text(output, schedule_text(schedule))
     if output != "-":
         write_text(None, text + "\n")
+
+
+def _memory(machine: Machine, gib: float | None, *, priced: bool) -> Memory | None:
+    """The memory to keep to, where something is said of it: of a device that is named, or priced on, or ``gib``."""
+    spec = machine.spec
+    if gib is not None and spec is None:
+        raise InputError("says nothing without --model", place="--memory", remedy="give --model, or leave it out")
+    if spec is None or not (priced or machine.device or gib is not None):
+        return None
+    device = find_device(machine.device or "910c")
+    if gib is not None:
+        device = replace(device, memory=round(gib * GIB))
+    sharding, dtype = Sharding(machine.tp, machine.ep), machine.weight_dtype or spec.weight_dtype
+    sharding.check(spec)
+    dtype_bytes(dtype)
+    return Memory(spec, device, sharding, dtype, payload_bytes(widest_payload(spec, tp=machine.tp), machine.tp))

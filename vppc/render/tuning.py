@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vppc.ir.partition import write_flat
 from vppc.render.report import report_text
 from vppc.render.tables import count, percent, seconds, table
+from vppc.tuning.engines import engine_settings
 from vppc.tuning.tune import Tuned
 
 
@@ -44,7 +46,10 @@ def _placements(results: Sequence[Tuned]) -> str:
 
 
 def _plan(best: Tuned) -> str:
-    lines = [("chunks", " ".join(str(chunk.tokens) for chunk in best.schedule.chunks)), *best.settings.items()]
+    lines = [("chunks", " ".join(str(chunk.tokens) for chunk in best.schedule.chunks))]
+    lines += [("layers", write_flat(best.ranges))]
+    for setting in engine_settings(best.schedule):
+        lines.append((setting.engine, f"{setting.name}: {setting.value or 'no, ' + setting.refusal}"))
     lines.append(("order", f"no order of these chunks is quicker than {seconds(best.report.bound.seconds)}"))
     if best.exact is not None:
         lines.append(("solver", f"no order of these chunks is quicker than {seconds(best.exact)}"))

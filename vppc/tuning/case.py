@@ -11,6 +11,7 @@ from vppc.ir.placement import stage_ranks
 from vppc.ir.schedule import Order
 from vppc.tuning.dispatch import dispatch
 from vppc.tuning.prices import Prices
+from vppc.tuning.room import Room
 from vppc.tuning.wiring import Goal, Wiring
 from vppc.tuning.workload import Cutting
 
@@ -51,7 +52,7 @@ class Admit:
 class Case:
     """A workload cut into a number of chunks, on a placement of ``pp`` ranks; ``share`` of the goal is mean TTFT.
 
-    ``max_in_flight`` bounds the chunks entered and not finished, if that is asked for.
+    ``max_in_flight`` bounds the chunks entered and not finished, and ``room`` the layers, if that is asked for.
     """
 
     prices: Prices
@@ -61,6 +62,7 @@ class Case:
     vp: int
     share: float = 0.0
     max_in_flight: int | None = None
+    room: Room | None = None
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
@@ -80,6 +82,10 @@ class Case:
         tokens = tuple(((chunk + 1) * stages - 1, many) for chunk, many in enumerate(self.cutting.sampled) if many)
         arrivals = [request.arrival for request in self.cutting.workload.requests]
         return Goal(self.share, tokens, sum(arrivals) / len(arrivals), min(arrivals))
+
+    def allows(self, counts: Sequence[float]) -> bool:
+        """Whether all ranks have memory for so many layers."""
+        return self.room is None or self.room.allows(counts, self.ranks)
 
     def quote(self, sizes: Sequence[float], counts: Sequence[float]) -> Quote:
         """The prices of chunks of these sizes on stages of so many layers."""

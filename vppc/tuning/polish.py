@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from vppc.tuning.case import Admit, Case, Point
 from vppc.tuning.descent import Cooling, Stages, descend
 from vppc.tuning.rounding import whole_sizes, whole_stages
 
 _CLOSE = 0.005  # temperature for slopes near an optimum, in parts of a mean operation
+_MOVES = 10  # moves that are tried from one point
 _SETTLE = Cooling(60, (0.005, 0.0005), (0.05, 0.005), relist=20)
 _TRY = Cooling(40, (0.005, 0.0005), (0.04, 0.003), relist=20)
 
@@ -42,7 +44,7 @@ def move_layers(case: Case, point: Point, admits: Sequence[Admit], tries: int) -
     the moves that slopes promise most from."""
     tried = {point.counts}
     while tries > 0:
-        for counts in _layer_moves(case, point)[:10]:
+        for counts in islice(filter(case.allows, _layer_moves(case, point)), _MOVES):
             if counts in tried:
                 continue
             tried.add(counts)

@@ -22,6 +22,7 @@ from vppc.tuning.case import Admit, Case, Point
 from vppc.tuning.descent import Cooling, Stages, descend
 from vppc.tuning.polish import align, move_layers, whole_layers
 from vppc.tuning.prices import Prices
+from vppc.tuning.room import Room
 from vppc.tuning.wander import wander
 from vppc.tuning.workload import Cutting, Workload
 
@@ -71,7 +72,8 @@ class _Tried:
 
 
 class Search:
-    """The search on one placement. ``effort`` 1.0 is what fits into seconds; ``ranges`` fixes the layers."""
+    """The search on one placement. ``effort`` 1.0 is what fits into seconds; ``ranges`` fixes the layers, and ``room``
+    bounds them."""
 
     def __init__(
         self,
@@ -84,31 +86,34 @@ class Search:
         share: float = 0.0,
         ranges: Ranges | None = None,
         max_in_flight: int | None = None,
+        room: Room | None = None,
         effort: float = 1.0,
     ) -> None:
         self.prices, self.workload, self.effort = prices, workload, effort
-        self.shape = Case(prices, workload.cut_into([1] * len(workload.runs)), placement, pp, vp, share, max_in_flight)
-        given = tuple(float(last - first) for first, last in ranges or ())
-        self.starts = [given] if ranges else [self._equal(), self._even()]
+        cutting = workload.cut_into([1] * len(workload.runs))
+        self.shape = Case(prices, cutting, placement, pp, vp, share, max_in_flight, room)
+        self.ranges = ranges
+        self.starts = [_counts(ranges)] if ranges else self._starts()
         self.groups: Stages = () if ranges else self.shape.rank_stages
         self.max_in_flight = max_in_flight
 
-    def _equal(self) -> tuple[float, ...]:
-        """Equal stages, but that ranks have whole layers; the first ranks more, which wait least at both ends."""
-        shape = self.shape
-        base, more = divmod(self.prices.layers, shape.pp)
-        return tuple((base + (rank < more)) / shape.vp for rank in shape.ranks)
-
-    def _even(self) -> tuple[float, ...]:
-        """The same in whole layers: a rank's later stages get its remainder."""
-        shape = self.shape
-        counts = [0.0] * len(shape.ranks)
-        base, more = divmod(self.prices.layers, shape.pp)
-        for rank, stages in enumerate(shape.rank_stages):
-            each, left = divmod(base + (rank < more), shape.vp)
-            for stage in stages:
-                counts[stage] = float(each + (stage in stages[shape.vp - left :]))
-        return tuple(counts)
+    def _starts(self) -> list[tuple[float, ...]]:
+        """Layers to start from: divided equally within each rank, and whole ones as even as can be."""
+        shape, layers = self.shape, self.prices.layers
+        most = [layers] * shape.pp
+        if shape.room is not None:
+            most = shape.room.most_layers()
+            split = shape.room.split(shape.ranks)
+            if split and (sum(most) < layers or min(most) < shape.vp):  # heavy and light layers must be told apart
+                return [_counts(split)]
+        totals = _even(layers, most, shape.vp)
+        equal = tuple(totals[rank] / shape.vp for rank in shape.ranks)
+        whole = [0.0] * len(equal)
+        for total, stages in zip(totals, shape.rank_stages, strict=True):
+            each, left = divmod(total, shape.vp)
+            for nth, stage in enumerate(stages):  # later stages get the remainder
+                whole[stage] = float(each + (nth >= shape.vp - left))
+        return [equal, tuple(whole)]
 
     def promise(self) -> float:
         """What a short search comes to, in seconds: to choose the searches worth running."""
@@ -118,29 +123,30 @@ class Search:
     def _glances(self) -> list[_Tried]:
         return [self._descended(cutting, self.ways[0], _GLANCE, self.starts[0]) for cutting in self._ladder()]
 
-    def run(self, keep: int = 1) -> list[Found]:
-        """The best points found, ``keep`` at most, the best first."""
-        looks = self._looks(keep)
+    def run(self, keep: int = 1, *, quick: bool = False) -> list[Found]:
+        """The best points found, ``keep`` at most, the best first; ``quick`` looks less closely."""
+        looks = self._looks(keep, quick)
         best, *others = sorted([self._finish(tried) for tried in looks], key=_value)
         admits = [*best.admits, *(admit for way in self.ways for admit in way)]
-        visits = int(min(_WANDER_MOST, _WANDER * self.shape.pp**2) * self.effort)
+        visits = 0 if quick else int(min(_WANDER_MOST, _WANDER * self.shape.pp**2) * self.effort)
         case, point = wander(best.case, best.point, admits, visits, layers=bool(self.groups))
         point = descend(case, point, best.admits, _FINISH)
         best = replace(best, case=case, point=case.resequenced(point, 2))
         return [self._aligned(tried) for tried in (best, *others[: keep - 1])]
 
-    def _looks(self, keep: int) -> list[_Tried]:
+    def _looks(self, keep: int, quick: bool) -> list[_Tried]:
         """The best few points of a close look, their layers whole."""
         cuttings = self._around(self._glances)
         chosen: list[_Tried] = []
-        for counts, cooling in product(self.starts, _LOOKS):
+        for counts, cooling in product(self.starts, _LOOKS[:1] if quick else _LOOKS):
             looks = [self._descended(cutting, self.ways[0], cooling, counts) for cutting in cuttings]
             looks.sort(key=_value)
             for tried in looks[: 2 if len(looks[0].case.cutting) * len(self.shape.ranks) < _MANY else 1]:
                 looks += [self._descended(tried.case.cutting, admits, cooling, counts) for admits in self.ways[1:]]
             looks.sort(key=_value)
             chosen += map(self._with_whole_layers, looks[: max(2, keep)])
-        return sorted(chosen, key=_value)[: max(3, keep)]
+        allowed = [tried for tried in chosen if tried.case.allows(tried.point.counts)]
+        return sorted(allowed or chosen, key=_value)[: 1 if quick else max(3, keep)]
 
     def _aligned(self, tried: _Tried) -> Found:
         tries = min(1500, _ALIGN // (len(tried.case.cutting) * len(tried.case.ranks)))
@@ -152,7 +158,7 @@ class Search:
         fewest = workload.cut_into([1] * len(workload.runs))
         useful = 2 * min(len(self.shape.ranks), 2 * self.shape.pp)
         tokens = sum(run.tokens for run in workload.runs)
-        shortest = tokens / (len(fewest) + useful * len(fewest.movable))
+        shortest = tokens / (len(fewest) + useful * max(1, len(fewest.movable)))
         steps = (0.0, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
         return _distinct(workload.cut(1.0 / ((1.0 - part) / workload.limits.most + part / shortest)) for part in steps)
 
@@ -166,7 +172,7 @@ class Search:
                 there = glances[beside].case.cutting.pieces
                 half = [round((a + b) / 2) for a, b in zip(here, there, strict=True)]
                 cuttings.append(self.workload.cut_into(half))
-        beside_it = ([pieces + more * (pieces > 1) for pieces in here] for more in (-1, 1))
+        beside_it = ([pieces + more * (pieces > 1 or len(here) == 1) for pieces in here] for more in (-1, 1))
         cuttings += map(self.workload.cut_into, beside_it)
         return _distinct(cuttings)
 
@@ -210,6 +216,19 @@ class Search:
 
 def _value(tried: _Tried) -> float:
     return tried.point.value
+
+
+def _counts(ranges: Ranges) -> tuple[float, ...]:
+    return tuple(float(last - first) for first, last in ranges)
+
+
+def _even(layers: int, most: Sequence[int], least: int) -> list[int]:
+    """The layers of ranks, as even as their limits allow; the first ranks get more, which wait least at both ends."""
+    totals = [least] * len(most)
+    for _ in range(layers - sum(totals)):
+        open_ranks = [rank for rank, total in enumerate(totals) if total < most[rank]] or range(len(most))
+        totals[min(open_ranks, key=totals.__getitem__)] += 1
+    return totals
 
 
 def _whole(counts: Iterable[float]) -> bool:

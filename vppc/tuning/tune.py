@@ -7,14 +7,17 @@ reported is the simulated run of programs, not of the search's model of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from math import inf
 from typing import Any
 
+from vppc.analysis.memory import Memory, loads_of
 from vppc.analysis.report import Report, predict
 from vppc.compiler import run_passes
+from vppc.costs.devices import GIB
 from vppc.costs.model import CostModel, OpCosts
-from vppc.errors import InputError
-from vppc.ir.partition import Ranges, write_flat, write_partition, write_vpp_layer_ranges
+from vppc.errors import CheckFailed, Finding, InputError
+from vppc.ir.partition import Ranges
 from vppc.ir.placement import DEFAULT_VP, stage_ranks
 from vppc.ir.schedule import Json, Model, Request, Schedule
 from vppc.passes.allocate_buffers import AllocateBuffers
@@ -22,9 +25,12 @@ from vppc.passes.insert_transfers import InsertTransfers
 from vppc.passes.layout import Layout
 from vppc.passes.planned import PlannedChunks, PlannedOrder
 from vppc.tuning.bounds import best_possible
+from vppc.tuning.case import Case
+from vppc.tuning.engines import engine_settings
 from vppc.tuning.exact import best_order
 from vppc.tuning.prices import Prices
 from vppc.tuning.robust import Robustness, robustness, worlds
+from vppc.tuning.room import Room
 from vppc.tuning.search import Found, Search
 from vppc.tuning.workload import Limits, Workload
 
@@ -36,13 +42,20 @@ KEPT = 3
 
 STRATEGY = "tuned"
 
+_NEAR = 1.03
+"""Searches that promise no less than the best of all, times this, are run in full."""
+
+_TIGHTENINGS = 4
+"""Searches of one placement under a memory limit, at most."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """What is to be tuned. ``share`` of the goal is the mean TTFT, the rest the makespan.
 
     None for ``placement`` or ``vp`` leaves it to the search; ``ranges`` fixes the layers of the stages, which needs
-    both. ``max_buffers`` is per rank. ``effort`` scales the search.
+    both. Prompts that together have no more than ``token_budget`` tokens may share a chunk; None leaves it to the
+    search. ``max_buffers`` is per rank, and with ``memory`` every rank has to fit. ``effort`` scales the search.
     With ``robust`` the last choice is by mean and spread of the makespan over worlds with other costs.
     """
 
@@ -57,6 +70,8 @@ class Task:
     ranges: Ranges | None = None
     max_in_flight: int | None = None
     max_buffers: int | None = None
+    token_budget: int | None = None
+    memory: Memory | None = None
     effort: float = 1.0
     robust: bool = False
     extra: Json | None = None
@@ -68,6 +83,18 @@ class Task:
             raise InputError(
                 "layer ranges are of one placement", place="--layer-ranges", remedy="name it with --placement and --vp"
             )
+        if self.token_budget is not None and self.token_budget > self.limits.most:
+            raise InputError(
+                f"{self.token_budget} tokens are more than a chunk may have",
+                place="--token-budget",
+                remedy=f"give {self.limits.most} at most, or a larger --max-chunk",
+            )
+
+    def workloads(self, limits: Limits) -> list[Workload]:
+        """The ways to put short prompts together: under the budget, or under none, a fourth of a chunk and a chunk."""
+        budgets = (0, limits.most // 4, limits.most) if self.token_budget is None else (self.token_budget,)
+        ways = (Workload.of(self.requests, limits, min(budget, limits.most)) for budget in budgets)
+        return list({way.runs: way for way in ways}.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +130,6 @@ class Tuned:
     def ranges(self) -> Ranges:
         return tuple(stage.layers for stage in self.schedule.stages)
 
-    @property
-    def settings(self) -> dict[str, str]:
-        """The layers in the notations of engines, as far as those can express them."""
-        ranks = self.schedule.stage_ranks
-        if self.schedule.vp == 1:
-            return {"layer partition": write_partition(self.ranges, ranks)}
-        if self.placement == "loop":
-            return {"layer ranges": write_flat(self.ranges)}
-        return {"vpp_layer_ranges": write_vpp_layer_ranges(self.ranges, ranks)}
-
     def json(self) -> dict[str, Any]:
         """What was found, and its price."""
         return {
@@ -124,6 +141,7 @@ class Tuned:
             "gap_to_any_chunking": self.gap,
             "exact_bound": self.exact,
             "robustness": self.robustness.json(),
+            "engines": [asdict(setting) for setting in engine_settings(self.schedule)],
             **self.report.json(),
         }
 
@@ -158,38 +176,116 @@ def _vps(placement: str) -> list[int]:
 
 
 def tune(task: Task, done: Callable[[], object] = lambda: None) -> tuple[Tuned, ...]:
-    """The best schedule found of each placement, the best first; ``done`` is called after each search.
+    """The best schedule found of each placement, the best first; ``done`` is called after each placement.
 
-    Of a placement with several vp, the two that a short search likes best are searched in full.
+    Of a placement with several vp, the two that a short search likes best are searched in full; more quickly where it
+    likes another placement much better. With ``task.memory`` placements that do not fit are left out. Raises
+    CheckFailed when none fits.
     """
     prices = Prices.of(task.cost)
-    by_placement: dict[str, list[Search]] = {}
+    contest: dict[str, list[Search]] = {}
     for placement, vp in placements(task):
-        by_placement.setdefault(placement, []).append(_search(task, prices, placement, vp))
+        contest.setdefault(placement, []).extend(_searches(task, prices, placement, vp))
+    promises = [search.promise() for searches in contest.values() for search in searches] if len(contest) > 1 else []
+    near = _NEAR * min(promises, default=inf)
     results = []
-    for searches in by_placement.values():
+    for searches in contest.values():
         if len(searches) > 2:
             searches.sort(key=lambda search: search.promise())
-        found = [each for search in searches[:2] for each in search.run(KEPT if task.robust else 1)]
-        found.sort(key=lambda each: each.point.value)
-        tuned = [finished(task, prices, each) for each in (found if task.robust else found[:1])]
-        results.append(min(tuned, key=lambda each: each.value))
+        found = [
+            tuned
+            for search in searches[:2]
+            for tuned in _fitting(task, prices, search, quick=bool(promises) and search.promise() > near)
+        ]
+        if found:
+            results.append(min(found, key=lambda tuned: tuned.value))
         done()
+    if not results:
+        raise CheckFailed((_too_little(task),))
     return tuple(sorted(results, key=lambda tuned: tuned.value))
 
 
-def _search(task: Task, prices: Prices, placement: str, vp: int) -> Search:
+def _searches(task: Task, prices: Prices, placement: str, vp: int) -> Iterator[Search]:
+    """The searches on a placement, one for each way to put short prompts together; none where nothing fits."""
+    ranks = stage_ranks(placement, task.pp, vp)
+    for workload in task.workloads(task.limits):
+        room = Room.at_best(task.memory, workload, ranks) if task.memory is not None else None
+        search = _search(task, prices, workload, placement, vp, room)
+        if search is not None:
+            yield search
+
+
+def _search(
+    task: Task, prices: Prices, workload: Workload, placement: str, vp: int, room: Room | None
+) -> Search | None:
+    """A search with chunks that are short enough for the room, or None where none is."""
+    if room is not None:
+        most = room.longest_chunk(workload.limits, stage_ranks(placement, task.pp, vp), task.ranges)
+        if not most or any(run.tokens > most for run in workload.runs if len(run.requests) > 1):
+            return None
+        workload = replace(workload, limits=replace(workload.limits, max_chunk=most))
+        room = room.shorter(most)
     return Search(
         prices,
-        Workload.of(task.requests, task.limits),
+        workload,
         placement,
         task.pp,
         vp,
         share=task.share,
         ranges=task.ranges,
         max_in_flight=task.max_in_flight,
+        room=room,
         effort=task.effort,
     )
+
+
+def _fitting(task: Task, prices: Prices, search: Search, quick: bool) -> list[Tuned]:
+    """What a search finds, and fits: searched again, with room for what the plan needs, as often as that may help."""
+    shape: Case = search.shape
+    again: Search | None = search
+    for _ in range(_TIGHTENINGS):
+        if again is None:
+            break
+        tuned = [finished(task, prices, found) for found in again.run(KEPT if task.robust else 1, quick=quick)]
+        room = again.shape.room
+        if room is None:
+            return tuned
+        loads = [loads_of(each.schedule) for each in tuned]
+        fit = [
+            each for each, its in zip(tuned, loads, strict=True) if all(room.memory.of(load).free >= 0 for load in its)
+        ]
+        if fit:
+            return fit
+        again = _search(task, prices, again.workload, shape.placement, shape.vp, room.beside(loads[0]))
+    return []
+
+
+def _too_little(task: Task) -> Finding:
+    """That no placement fits, and what would."""
+    assert task.memory is not None
+    limit = task.memory.device.memory
+    needs = []
+    for placement, vp in placements(task):
+        ranks = stage_ranks(placement, task.pp, vp)
+        for workload in task.workloads(task.limits):
+            room = Room.at_best(task.memory, workload, ranks)
+            needs.append(room.least_memory(replace(task.limits, min_chunk=task.limits.most), ranks, task.ranges))
+    problem = f"no chunks and layers were found with which {task.pp} ranks fit into {limit / GIB:.2f} GiB a device"
+    return Finding("M1", "memory", problem, "; or ".join(_would_fit(task, task.memory, min(needs))))
+
+
+def _would_fit(task: Task, memory: Memory, least: int) -> Iterator[str]:
+    if least > memory.device.memory:
+        yield f"a plan with two buffers and chunks of {task.limits.most} tokens needs {least / GIB:.2f} GiB (--memory)"
+    else:
+        yield "fewer chunks in flight (--max-in-flight), or shorter ones (--max-chunk)"
+    shortest = replace(task.limits, max_chunk=task.limits.least)
+    workload = task.workloads(task.limits)[0]
+    for pp in range(task.pp + 1, task.cost.layer_count + 1):
+        ranks = stage_ranks("straight", pp, 1)
+        if Room.at_best(memory, workload, ranks).shorter(shortest.most).split(ranks):
+            yield f"{pp} ranks (--pp)"
+            return
 
 
 def finished(task: Task, prices: Prices, found: Found) -> Tuned:

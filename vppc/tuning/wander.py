@@ -73,7 +73,7 @@ def swap_layers(case: Case, point: Point, random: Random) -> tuple[Case, Sizes, 
             return None
         counts[random.choice(thick)] -= 1
         counts[random.randrange(len(counts))] += 1
-    return case, list(point.sizes), tuple(counts)
+    return (case, list(point.sizes), tuple(counts)) if case.allows(counts) else None
 
 
 def _runs(case: Case) -> list[tuple[int, int, int]]:
