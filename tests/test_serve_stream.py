@@ -1,0 +1,123 @@
+"""A rank's side of a stream: it runs what it is sent, drops what it has run, and refuses what does not follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from serve_worlds import Serving, cost
+
+from runtime.faults import Position, State
+from runtime.interpreter import Cancellation
+from runtime.stream import Growing
+from tests.serving_streams import Stream, stream
+from tests.test_serving_compiler import Event, events, limits, played
+from vppc.ir.document import digest, schedule_text, segment_text
+from vppc.ir.instruction import FORWARD, SAMPLE, WAIT
+from vppc.ir.schedule import Model, Request
+from vppc.ir.segment import Segment
+from vppc.passes.strategies import STRATEGIES, Options
+from vppc.serving.batching import Limits
+from vppc.serving.clock import header_of
+from vppc.serving.compiler import IncrementalCompiler
+from vppc.serving.policy import POLICIES, policy
+
+
+def of_rank(each: Stream, rank: int, position: Position, released: list[int]) -> Growing:
+    """The rank's part of a stream, behind which another segment comes that is empty."""
+    segments = iter([*each.segments, Segment(len(each.segments) + 1, "")])
+    growing = Growing(each.compiler.opening(), rank, lambda: next(segments, None), position, Cancellation())
+    growing.attach(released.append, None)
+    return growing
+
+
+@given(st.sampled_from(STRATEGIES), st.integers(1, 3), st.sampled_from(POLICIES), limits(), events())
+@settings(max_examples=100)
+def test_a_rank_runs_all_releases_each_request_once_and_keeps_nothing(
+    strategy: str, pp: int, queue: str, bounds: Limits, story: list[Event]
+) -> None:
+    each = stream(strategy, pp, bounds, queue)
+    played(each, story)
+    whole = each.close()
+    for rank, program in enumerate(whole.programs):
+        released: list[int] = []
+        position = Position(rank)
+        growing = of_rank(each, rank, position, released)
+        position.enter(growing, None)
+        last = growing.rank_stages[rank][-1]
+        rows = []
+        for position.index, row in enumerate(growing.rows()):
+            rows.append(row)
+            op, chunk, stage, _, _, _ = row
+            assert position.read()[0] == (State.WAITING if op == WAIT else State.BUSY)
+            if op != WAIT:
+                assert growing.chunks[chunk] == whole.chunks[chunk]
+                load = growing.loads[chunk]
+                if op == SAMPLE or (op == FORWARD and stage == last and not load.sampled):
+                    released += load.leaving
+        assert rows == list(program.rows())
+        assert sorted(released) == list(range(len(whole.requests)))
+        assert len(growing) == len(program)
+        assert (len(growing.requests), len(growing.chunks), growing.loads) == (0, 0, {})
+
+
+def test_where_a_rank_is_said_to_stand() -> None:
+    each = stream("cpp", 1, Limits(chunk_size=8), "fcfs")
+    each.compiler.add(Request("a", 8), 0.0)
+    each.close()
+    position = Position(0)
+    growing = of_rank(each, 0, position, [])
+    assert str(position) == "rank 0 at its start, meeting the others"
+    position.enter(growing, None)
+    assert position.read() == (State.IDLE, "instruction 0, which has not come yet")
+    rows = growing.rows()
+    next(rows)
+    assert str(position) == "rank 0 at instruction 0 of 2, FORWARD c0 s0 tokens -> b0 (request a)"
+    assert list(rows)[-1][0] == SAMPLE
+    assert position.read() == (State.THROUGH, "the end of its program")
+
+
+def opened(serving: Serving) -> IncrementalCompiler:
+    """A compiler whose opening schedule two ranks have been sent."""
+    costs = cost(4)
+    setup = header_of(Options(strategy="vpp-packed", pp=2), Model("test", 4))
+    compiler = IncrementalCompiler(setup, costs, Limits(chunk_size=8), policy("fcfs", costs, 2), "vpp-packed")
+    serving.ranks.send("".join(schedule_text(compiler.opening())))
+    compiler.add(Request("a", 20), 0.0)
+    return compiler
+
+
+def refused(folder: Path, wrong: Callable[[Segment], Segment]) -> list[str]:
+    """What the ranks say to a segment that is not what it should be."""
+    with Serving(folder, 2, "--runner", "null", timeout=8) as serving:
+        segment = opened(serving).close()
+        assert segment is not None
+        serving.ranks.send("".join(segment_text(wrong(segment))))
+        ended = serving.ended()
+    assert ended.statuses == [1, 1]
+    return ended.err
+
+
+def test_a_segment_must_follow_the_one_before(tmp_path: Path) -> None:
+    for err in refused(tmp_path, lambda segment: replace(segment, previous=digest(b"another"))):
+        assert f"segment 1 behind {digest(b'another')[:12]} was sent, where segment 1 behind " in err
+
+
+def test_a_segment_must_go_on_where_the_program_ends(tmp_path: Path) -> None:
+    def later(segment: Segment) -> Segment:
+        return replace(segment, programs=tuple(replace(each, start=each.start + 1) for each in segment.programs))
+
+    for err in refused(tmp_path, later):
+        assert "segment 1 goes on at instruction 1 of rank " in err and ", which has 0\n" in err
+
+
+def test_a_coordinator_that_falls_silent_is_missed(tmp_path: Path) -> None:
+    with Serving(tmp_path, 2, "--runner", "null", timeout=6) as serving:
+        opened(serving)
+        ended = serving.ended()
+    assert ended.statuses == [1, 1]
+    for err in ended.err:
+        assert "vppc-run: the coordinator is dead or stopped: it has said nothing for 3 s\n" in err
