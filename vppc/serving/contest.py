@@ -123,12 +123,13 @@ def trials(workloads: Sequence[Workload], settings: Sequence[Setting], sizes: Se
 
 
 def judge(trial: Trial) -> Served:
-    """Serve, and say what it came to."""
+    """Serve, and say what it came to; without costs that take time there is nothing to say."""
     setting = trial.setting
     try:
-        return Served(trial, serve(trial.workload, setting).report(setting.cost, setting.target))
+        report = serve(trial.workload, setting).report(setting.cost, setting.target)
     except VppcError as error:
         return Served(trial, refusal=str(error))
+    return Served(trial, report) if report.makespan else Served(trial, refusal="by these costs nothing takes time")
 
 
 def contest(tried: Sequence[Trial], jobs: int = 1, done: Callable[[], object] = lambda: None) -> tuple[Entry, ...]:
