@@ -140,7 +140,7 @@ class ListScheduler:
         )  # fmt: skip
         seconds, transfer, gates, peers, runs = self.seconds, self.transfer, self.gates, self.peers, self.runs
         stages, leaves, several, channel_free = self.stages, self.leaves, self.several, self.channel_free
-        source = self.source
+        source, orders, starts, on_rank, pp = self.source, self.orders, self.starts, self.on_rank, self.pp
         while queue:
             now, rank = heappop(queue)
             if now >= before:
@@ -149,7 +149,7 @@ class ListScheduler:
             if now != wake[rank]:
                 continue
             picked, later = -1, _ASLEEP
-            for stage in self.on_rank[rank]:
+            for stage in on_rank[rank]:
                 chunk = done[stage]
                 if chunk >= len(ready[stage]):
                     if stage or source is None:
@@ -180,8 +180,8 @@ class ListScheduler:
                 continue
             chunk = done[picked]
             op = chunk * stages + picked
-            self.orders[rank].append(op)
-            self.starts[rank].append(now)
+            orders[rank].append(op)
+            starts[rank].append(now)
             done[picked] = chunk + 1
             if picked:
                 backlog[rank] -= seconds[op]
@@ -196,7 +196,7 @@ class ListScheduler:
                 elif source is not None:
                     source.finish(now, end)
                 continue
-            channel = rank * self.pp + peer
+            channel = rank * pp + peer
             there = channel_free[channel]
             channel_free[channel] = there = (end if there < end else there) + transfer[chunk]
             ready[picked + 1].append(there)
