@@ -6,6 +6,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,12 @@ import torch.distributed as dist
 from worlds import Ended, World
 
 from runtime.__main__ import main
+from runtime.arguments import Arguments, parse
+from runtime.make_runner import Place
+from runtime.plan import Plan
+from runtime.reading import cost_of
+from runtime.runners.timed import TimedRunner
+from runtime.session import Session
 from vppc.costs.model import CostModel, LayerCost, Linear
 from vppc.ir.schedule import Model
 from vppc.passes.strategies import Options
@@ -34,6 +41,22 @@ def streamed(arguments: Sequence[str]) -> None:
     """What the processes of a world run."""
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = str(True)
     main(["--stream", *arguments])
+
+
+def slow(arguments: Sequence[str]) -> None:
+    """The same, on timed runners that take twice as long as the schedule's costs say."""
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = str(True)
+    parsed = parse(["--stream", *arguments])
+
+    def make(arguments: Arguments, plan: Plan, place: Place) -> TimedRunner:
+        said = cost_of(plan.extra["cost"])
+        twice = tuple(
+            replace(k, fixed=2 * k.fixed, per_token=2 * k.per_token, per_pair=2 * k.per_pair) for k in said.layers
+        )
+        return TimedRunner(plan, replace(said, layers=twice), place.clock)
+
+    with Session(parsed) as session:
+        session.stream(parsed, make)
 
 
 class Serving:
