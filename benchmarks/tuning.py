@@ -1,6 +1,6 @@
 """How good tuned schedules are, and how long tuning takes, beside the strategies at their best fixed chunk.
 
-    python -m benchmarks.tuning [--pp 2 4 8] [--tokens 65536 ...] [--placement v] [--machine all]
+    python -m benchmarks.tuning [--pp 2 4 8 16] [--tokens 65536 ...] [--placement v] [--machine all]
 
 Prints, for one prompt and chunks of 32K at most, the efficiency (ideal / makespan) of CPP, DCPP and VPP, of the tuned
 V and of the best of every placement, with the bound of any chunking on the stages found, and CPU seconds. ``annealed``
@@ -42,7 +42,7 @@ ANNEALED_FREE = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pp", type=int, nargs="+", default=[2, 4, 8])
+    parser.add_argument("--pp", type=int, nargs="+", default=[2, 4, 8, 16])
     parser.add_argument("--tokens", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--placement", choices=("v", "all"), default="all")
     parser.add_argument("--machine", choices=tuple(MACHINES), default="compute")

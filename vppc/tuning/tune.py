@@ -6,9 +6,8 @@ reported is the simulated run of programs, not of the search's model of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import inf
 from typing import Any
 
 from vppc.analysis.memory import Memory, loads_of
@@ -42,8 +41,11 @@ KEPT = 3
 
 STRATEGY = "tuned"
 
-_NEAR = 1.03
-"""Searches that promise no less than the best of all, times this, are run in full."""
+_NEAR = 1.08
+"""Searches that promise no more than the best of all, times this, are run in full..."""
+
+_NEXT = 1.01
+"""... and the second of a placement when it promises no more than the first, times this."""
 
 _TIGHTENINGS = 4
 """Searches of one placement under a memory limit, at most."""
@@ -186,23 +188,26 @@ def tune(task: Task, done: Callable[[], object] = lambda: None) -> tuple[Tuned, 
     contest: dict[str, list[Search]] = {}
     for placement, vp in placements(task):
         contest.setdefault(placement, []).extend(_searches(task, prices, placement, vp))
-    promises = [search.promise() for searches in contest.values() for search in searches] if len(contest) > 1 else []
-    near = _NEAR * min(promises, default=inf)
     results = []
-    for searches in contest.values():
-        if len(searches) > 2:
-            searches.sort(key=lambda search: search.promise())
-        found = [
-            tuned
-            for search in searches[:2]
-            for tuned in _fitting(task, prices, search, quick=bool(promises) and search.promise() > near)
-        ]
+    for chosen in _chosen(contest.values()):
+        found = [tuned for search, quick in chosen for tuned in _fitting(task, prices, search, quick)]
         if found:
             results.append(min(found, key=lambda tuned: tuned.value))
         done()
     if not results:
         raise CheckFailed((_too_little(task),))
     return tuple(sorted(results, key=lambda tuned: tuned.value))
+
+
+def _chosen(contest: Iterable[list[Search]]) -> Iterator[list[tuple[Search, bool]]]:
+    """Of each placement the two searches that promise most, and whether a quick look is enough."""
+    ranked = [sorted(searches, key=lambda search: search.promise()) for searches in contest if searches]
+    best = min((first.promise() for first, *_ in ranked), default=0.0)
+    for first, *others in ranked:
+        yield [
+            (first, first.promise() > _NEAR * best),
+            *((second, second.promise() > _NEXT * first.promise()) for second in others[:1]),
+        ]
 
 
 def _searches(task: Task, prices: Prices, placement: str, vp: int) -> Iterator[Search]:
