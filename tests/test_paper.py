@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from examples.paper import breakdowns, lengths
+from examples.paper import breakdowns, experts, lengths
 from examples.paper.__main__ import command
 from examples.paper.ablation import ablation
 from examples.paper.deepseek import DCPP, LENGTHS, SIZES, costs, gain, outcome, paper, report, row
+from examples.paper.experts import steady_bubble
 from examples.paper.figures import Figure, figures_table
+from vppc.costs.model import CostModel, LayerCost
 
 K = 1024
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "paper_numbers.json"
@@ -176,6 +178,32 @@ class TestAblation:
         assert abs(error(figures, "vpp-packed, 4 in flight: shorter by")) < 0.012
 
 
+class TestExperts:
+    """What of VPP's steady-state bubbles comes back without expert parallelism."""
+
+    @pytest.mark.parametrize(("ranks", "constant"), [(2, 0.0), (2, 1.0), (2, 1000.0), (4, 1.0), (4, 1000.0)])
+    def test_equal_layers_leave_no_bubble_whatever_a_chunk_costs_at_least(self, ranks: int, constant: float) -> None:
+        """With no constant four ranks are still being filled when the first, short chunk leaves."""
+        cost = CostModel((LayerCost(4 * ranks, fixed=constant, per_token=constant, per_pair=1.0),))
+        assert steady_bubble(cost, ranks, 24, size=1) == 0.0
+
+    def test_dearer_experts_behind_dense_layers_bring_them_back(self) -> None:
+        """One layer of eight without the constant: the more that is, the longer waits the rank that has the layer."""
+
+        def cost(constant: float) -> CostModel:
+            return CostModel((LayerCost(1, per_pair=1.0), LayerCost(7, fixed=constant, per_pair=1.0)))
+
+        bubbles = [steady_bubble(cost(constant), 2, 24, size=1) for constant in (0.0, 4.0, 16.0)]
+        assert bubbles[0] == 0.0 < bubbles[1] < bubbles[2]
+
+    @pytest.mark.parametrize("ranks", [2, 4])
+    def test_deepseek(self, ranks: int) -> None:
+        whole, cut, slower, everywhere = (steady_bubble(cost, ranks, 128 * K) for _, cost in experts.ways())
+        assert 2 * whole < cut
+        assert 3 * cut < slower
+        assert everywhere == 0.0
+
+
 @pytest.mark.skipif(not SHARED.exists(), reason="needs the paper's figures beside the repository")
 def test_the_papers_figures_are_as_read_off_it() -> None:
     read = json.loads(SHARED.read_text())
@@ -204,6 +232,7 @@ def test_one_command_prints_all() -> None:
     assert shown.exit_code == 0
     for title in ("Table 1", "Table 2(a)", "Table 2(b)", "Table 2(c)", "Figure 1(a)", "Figure 1(b)", "Figure 4"):
         assert f"\n{title}" in f"\n{shown.output}"
+    assert "\nSteady-state bubbles of VPP" in shown.output
     for title in ("Figure 8", "Ablation", "DCPP by what it measures", "Figure 4 for models without measurements"):
         assert f"\n{title}" in shown.output
     assert "CPP: bubble                                29.35 s   38.64 s  -24.0%  held out\n" in shown.output

@@ -9,6 +9,7 @@ import click
 from examples.paper.ablation import ablation
 from examples.paper.breakdowns import table_1, table_2a, table_2b, table_2c, waiting_as_communication
 from examples.paper.deepseek import costs
+from examples.paper.experts import experts
 from examples.paper.figures import figures_table
 from examples.paper.lengths import figure_1a, figure_1b, figure_4, figure_8
 from examples.paper.online import sensitivity
@@ -39,6 +40,7 @@ def sections() -> Iterator[tuple[str, str]]:
         yield f"Figure 3, {cost.name}: 100 short requests at once", figures_table(figure_3(cost))
         yield f"Figure 5, {cost.name}: 500 mixed requests, 16 at a time", figures_table(figure_5(cost))
     yield "DCPP by what it measures, after one prompt of the same length or cold", sensitivity()
+    yield "Steady-state bubbles of VPP, by how experts are shared out", experts()
     yield "Figure 4 for models without measurements, costs by roofline: VPP over DCPP", priors()
     yield from serving_sections()
 
