@@ -37,6 +37,7 @@ DOCUMENTED = {
         "REQUESTS --pp --cost --model --strategy --chunk-size --policy --max-queued --max-resident-tokens --runner "
         "--checkpoint --tp --attach --timeout --drift --refitted -o"
     ),
+    "shadow": "FOLDER --pp --strategy --chunk-size --base --costs --json -o",
     "tune": (
         "--pp --tokens --requests --cost --layers --max-chunk --min-chunk --align --placement --layer-ranges "
         "--objective --json -o"

@@ -1,7 +1,6 @@
 """What runs in vLLM's environment, for tests that themselves run in the main one.
 
-``python tests/vllm_runs.py FOLDER`` reads ``FOLDER/job``, a :class:`Job`, and writes ``found`` and ``stock`` there, or
-command lines that are to fail, and writes ``failed``.
+``python tests/vllm_runs.py FOLDER`` does what ``FOLDER/job`` says, for :func:`do`, :func:`fail` and :func:`engines`.
 vLLM is imported once, in the process that all others are forked from.
 """
 
@@ -26,6 +25,7 @@ ENVIRONMENT = ROOT / ".venv-vllm"
 MISSING = "there is no whole .venv-vllm: scripts/vllm-venv makes it"
 """Why tests are skipped where :func:`installed` is false."""
 OPTIONS = ("--runner", "vllm", "--timeout", "60", "--device", "cpu")
+FORK = multiprocessing.get_context("fork")
 TOKENS = 4
 """That stock vLLM makes of each prompt."""
 
@@ -52,18 +52,26 @@ class Made(NamedTuple):
 
 def do(folder: Path, job: Job) -> tuple[list[Any], dict[tuple[str, tuple[int, ...]], Made]]:
     """Run a job in vLLM's environment: what was found of each case, and what stock vLLM made of each prompt."""
-    _call(folder, (job.size, [tuple(case) for case in job.cases], job.stock))
+    _call(folder, "cases", job.size, [tuple(case) for case in job.cases], job.stock)
     stock = {key: Made(*made) for key, made in torch.load(folder / "stock").items()}
     return torch.load(folder / "found"), stock
 
 
 def fail(folder: Path, commands: Sequence[Sequence[str]]) -> list[tuple[int, str]]:
     """Run the command lines in vLLM's environment: of each its exit status and what it wrote to stderr."""
-    _call(folder, commands)
+    _call(folder, "failing", commands)
     return torch.load(folder / "failed")
 
 
-def _call(folder: Path, job: Any) -> None:
+def engines(
+    folder: Path, model: str, prompts: Sequence[Sequence[int]], options: Sequence[Mapping[str, Any]]
+) -> list[list[Made]]:
+    """What vLLM's engine makes of the prompts, with each of these sets of options, one engine after another."""
+    _call(folder, "engines", model, prompts, options)
+    return [[Made(*made) for made in each] for each in torch.load(folder / "engines")]
+
+
+def _call(folder: Path, *job: Any) -> None:
     folder.mkdir(exist_ok=True)
     torch.save(job, folder / "job")
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
@@ -79,40 +87,62 @@ def _call(folder: Path, job: Any) -> None:
 
 
 def main(folder: Path) -> None:
-    from runtime.__main__ import main as runtime_main
     from runtime.runners.vllm import require_vllm
 
-    # what other tests of stock vLLM do not need: a second process, compiled samplers
+    # what tests of stock vLLM do not need: a second process, compiled samplers
     os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", TORCHDYNAMO_DISABLE="1", VLLM_CPU_KVCACHE_SPACE="1")
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # else each worker wants a NUMA node
     require_vllm()
-    import vllm.v1.worker.cpu_model_runner  # noqa: F401
-    from token_runs import Case, run_cases
     from vllm import LLM  # noqa: F401
+    from vllm.v1.worker import cpu_model_runner  # noqa: F401
+
+    kind, *job = torch.load(folder / "job")
+    {"cases": run_all_cases, "failing": run_failing, "engines": run_engines}[kind](folder, *job)
+
+
+def run_all_cases(
+    folder: Path, size: int, cases: Sequence[Any], prompts: Mapping[str, Sequence[Sequence[int]]]
+) -> None:
+    from token_runs import Case, run_cases
     from worlds import World, succeeded
 
-    job, fork = torch.load(folder / "job"), multiprocessing.get_context("fork")
-    if isinstance(job, list):
-        failed = []
-        for index, command in enumerate(job):
-            (folder / str(index)).mkdir()
-            given = ([*command, *OPTIONS],)
-            ended = World(
-                folder / str(index), 1, runtime_main, lambda process, given=given: given, context=fork
-            ).ended()
-            failed.append((ended.statuses[0], ended.err[0]))
-        return torch.save(failed, folder / "failed")
-    size, cases, prompts = job
     arguments = ([Case(*case) for case in cases], folder / "found", OPTIONS, on_vllm)
-    succeeded(World(folder, size, run_cases, lambda process: arguments, context=fork).ended())
-    made: dict[tuple[str, tuple[int, ...]], tuple[list[int], Tensor]] = {}
-    for model, each in prompts.items():  # a process can hold one model
-        stock = fork.Process(target=run_stock, args=(model, each, folder / "made"))
-        stock.start()
-        stock.join()
-        if stock.exitcode:
-            sys.exit(stock.exitcode)
-        made.update(torch.load(folder / "made"))
+    succeeded(World(folder, size, run_cases, lambda process: arguments, context=FORK).ended())
+    made = {}
+    for model, each in prompts.items():
+        answers = forked(folder, model, each, {})
+        made.update({(model, tuple(prompt)): answer for prompt, answer in zip(each, answers, strict=True)})
     torch.save(made, folder / "stock")
+
+
+def run_failing(folder: Path, commands: Sequence[Sequence[str]]) -> None:
+    from worlds import World
+
+    from runtime.__main__ import main as runtime_main
+
+    failed = []
+    for index, command in enumerate(commands):
+        (folder / str(index)).mkdir()
+        given = ([*command, *OPTIONS],)
+        ended = World(folder / str(index), 1, runtime_main, lambda process, given=given: given, context=FORK).ended()
+        failed.append((ended.statuses[0], ended.err[0]))
+    torch.save(failed, folder / "failed")
+
+
+def run_engines(
+    folder: Path, model: str, prompts: Sequence[Sequence[int]], options: Sequence[Mapping[str, Any]]
+) -> None:
+    torch.save([forked(folder, model, prompts, each) for each in options], folder / "engines")
+
+
+def forked(folder: Path, model: str, prompts: Sequence[Sequence[int]], options: Mapping[str, Any]) -> Any:
+    """What :func:`generate` makes in a process of its own: one holds one model."""
+    process = FORK.Process(target=generate, args=(model, prompts, options, folder / "made"))
+    process.start()
+    process.join()
+    if process.exitcode:
+        sys.exit(process.exitcode)
+    return torch.load(folder / "made")
 
 
 def on_vllm(case: Any, arguments: Any, schedule: Any, place: Any, observe: Any) -> Any:
@@ -121,8 +151,8 @@ def on_vllm(case: Any, arguments: Any, schedule: Any, place: Any, observe: Any) 
     return vllm_runner(arguments, schedule, place, observe)
 
 
-def run_stock(model: str, prompts: Sequence[Sequence[int]], results: Path) -> None:
-    """Greedy tokens and raw logits of stock vLLM, one process, no pipeline."""
+def generate(model: str, prompts: Sequence[Sequence[int]], options: Mapping[str, Any], results: Path) -> None:
+    """Greedy tokens and raw logits of vLLM's engine; without options one process, no pipeline."""
     from vllm import LLM, SamplingParams
 
     engine = LLM(
@@ -135,14 +165,15 @@ def run_stock(model: str, prompts: Sequence[Sequence[int]], results: Path) -> No
         logprobs_mode="raw_logits",
         enable_prefix_caching=False,
         use_tqdm_on_load=False,
+        **options,
     )
     sampling = SamplingParams(temperature=0, max_tokens=TOKENS, logprobs=-1, ignore_eos=True, detokenize=False)
     answers = engine.generate([{"prompt_token_ids": list(prompt)} for prompt in prompts], sampling, use_tqdm=False)
-    made = {}
-    for prompt, answer in zip(prompts, answers, strict=True):
+    made = []
+    for answer in answers:
         (output,) = answer.outputs
         logits = [[step[token].logprob for token in range(len(step))] for step in output.logprobs]
-        made[model, tuple(prompt)] = (list(output.token_ids), torch.tensor(logits))
+        made.append((list(output.token_ids), torch.tensor(logits)))
     torch.save(made, results)
 
 

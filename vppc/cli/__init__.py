@@ -31,6 +31,7 @@ COMMANDS = {
     "compare": "Price strategies by chunk size and prompt length.",
     "serve-sim": "Simulate serving: throughput, first tokens, why ranks idle.",
     "serve": "Serve requests as they come, on real ranks.",
+    "shadow": "Say what a vLLM server in shadow mode could have gained.",
     "tune": "Find the best schedule, and how far any other could be ahead.",
     "model": "Say what a model is understood to be, and what it costs.",
     "calibrate": "Fit a cost file to measured times.",

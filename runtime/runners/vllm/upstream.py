@@ -94,10 +94,15 @@ def load_stage(config: VllmConfig, place: StagePlace) -> StageRunner:
         runner = StageRunner(own, torch.device("cpu"))
         runner.load_model()
         if not place.first:
-            runner.intermediate_tensors = runner.model.make_empty_intermediate_tensors(
-                batch_size=runner.max_num_tokens, dtype=own.model_config.dtype, device=runner.device
-            )
+            allocate_inputs(runner)
     return runner
+
+
+def allocate_inputs(runner: Any) -> None:
+    """The tensors in which a model runner of a stage behind the first keeps its input."""
+    runner.intermediate_tensors = runner.model.make_empty_intermediate_tensors(
+        batch_size=runner.max_num_tokens, dtype=runner.model_config.dtype, device=runner.device
+    )
 
 
 def join_world(config: VllmConfig) -> None:
