@@ -7,17 +7,18 @@ builds, and what cannot be built is not a schedule. :mod:`vppc.ir.document` has 
 from __future__ import annotations
 
 import json
-from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from vppc.costs.model import CostModel, LayerCost, Linear
 from vppc.errors import InputError
-from vppc.ir.instruction import FORWARD, OPS, RECV, SEND, WAIT, Program
+from vppc.ir.instruction import LARGEST, Program
+from vppc.ir.rows import rows_of
 from vppc.ir.schedule import Channel, Chunk, Model, Part, Request, Schedule, Stage
 from vppc.ir.segment import Continuation, Segment
 
-_CODES = {name: code for code, name in enumerate(OPS)}
+MOST_BUFFERS = 2**20
+LARGEST_AMOUNT = 1e18
 _BROKEN = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
 _OWN = ("format", "version", "strategy", "model", "pp", "vp", "stages", "channels", "requests", "chunks", "programs")
 
@@ -43,14 +44,15 @@ def segment_of(data: bytes) -> Segment:
             raise ValueError("it is not a vppc.segment of version 1")
         known = ("format", "version", "sequence", "previous", "requests", "chunks", "programs")
         return Segment(
-            sequence=document["sequence"],
-            previous=document["previous"],
+            sequence=_int(document["sequence"]),
+            previous=_text(document["previous"]),
             requests=_requests(document["requests"]),
             chunks=_chunks(document["chunks"]),
             programs=tuple(
-                Continuation(each["rank"], each["from"], _code(each["instructions"])) for each in document["programs"]
+                Continuation(_int(each["rank"]), _int(each["from"]), rows_of(each["instructions"]))
+                for each in document["programs"]
             ),
-            extra={key: value for key, value in document.items() if key not in known},
+            extra=_extra(document, known),
         )
     except _BROKEN as error:
         raise InputError(f"is no segment that can be run: {error!r}", file="the stream") from None
@@ -73,49 +75,96 @@ def cost_of(document: Mapping[str, Any]) -> CostModel:
 def _schedule(document: Mapping[str, Any]) -> Schedule:
     return Schedule(
         strategy=document["strategy"],
-        model=Model(document["model"]["name"], document["model"]["layers"]),
-        pp=document["pp"],
-        vp=document["vp"],
-        stages=tuple(Stage(s["stage"], s["rank"], (s["layers"][0], s["layers"][1])) for s in document["stages"]),
-        channels=tuple(Channel(c["id"], c["src"], c["dst"]) for c in document["channels"]),
+        model=Model(_text(document["model"]["name"]), _int(document["model"]["layers"])),
+        pp=_int(document["pp"]),
+        vp=_int(document["vp"]),
+        stages=tuple(map(_stage, document["stages"])),
+        channels=tuple(Channel(_int(c["id"]), _int(c["src"]), _int(c["dst"])) for c in document["channels"]),
         requests=_requests(document["requests"]),
         chunks=_chunks(document["chunks"]),
         programs=tuple(_program(p) for p in document["programs"]),
-        extra={key: value for key, value in document.items() if key not in _OWN},
+        extra=_extra(document, _OWN),
     )
+
+
+def _stage(document: Mapping[str, Any]) -> Stage:
+    first, last = document["layers"]
+    return Stage(_int(document["stage"]), _int(document["rank"]), (_int(first), _int(last)))
 
 
 def _requests(documents: Sequence[Mapping[str, Any]]) -> tuple[Request, ...]:
     return tuple(
-        Request(r["id"], r["prompt_tokens"], r.get("cached_tokens", 0), r.get("arrival", 0.0)) for r in documents
+        Request(
+            _text(r["id"]), _int(r["prompt_tokens"]), _int(r.get("cached_tokens", 0)), _amount(r.get("arrival", 0.0))
+        )
+        for r in documents
     )
 
 
 def _chunks(documents: Sequence[Mapping[str, Any]]) -> tuple[Chunk, ...]:
-    return tuple(
-        Chunk(tuple(Part(p["request"], p["start"], p["tokens"], p.get("decode", False)) for p in c["parts"]))
-        for c in documents
-    )
+    return tuple(Chunk(tuple(map(_part, c["parts"]))) for c in documents)
+
+
+def _part(document: Mapping[str, Any]) -> Part:
+    decode = document.get("decode", False)
+    if type(decode) is not bool:
+        raise ValueError(f"{str(decode)[:40]} is not true or false")
+    return Part(_int(document["request"]), _int(document["start"]), _int(document["tokens"]), decode)
 
 
 def _program(document: Mapping[str, Any]) -> Program:
-    known = ("rank", "buffers", "instructions")
+    extra = _extra(document, ("rank", "buffers", "instructions"))
+    code = rows_of(document["instructions"])
+    return Program(_int(document["rank"]), _int(document["buffers"], MOST_BUFFERS), code, extra=extra)
+
+
+def _extra(document: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
+    """The other keys. Raises an error where a rule would stumble over one."""
     extra = {key: value for key, value in document.items() if key not in known}
-    return Program(document["rank"], document["buffers"], _code(document["instructions"]), extra=extra)
+    for key in extra.keys() & _CHECKS.keys():
+        _CHECKS[key](extra[key])
+    return extra
 
 
-def _code(instructions: Sequence[Mapping[str, Any]]) -> array[int]:
-    code: list[int] = []
-    for each in instructions:
-        op = _CODES[each["op"]]
-        if op == WAIT:
-            code += (op, -1, -1, each["of"], -1, -1)
-        elif op == FORWARD:
-            source, target = each["in"], each["out"]
-            code += (op, each["chunk"], each["stage"])
-            code += (-1 if source is None else source, -1 if target is None else target, -1)
-        elif op in (SEND, RECV):
-            code += (op, each["chunk"], each["stage"], each["buffer"], each["peer"], each["channel"])
-        else:
-            code += (op, each["chunk"], -1, each["buffer"], -1, -1)
-    return array("i", code)
+def _int(value: Any, most: int = LARGEST) -> int:
+    """The value, when it is an integer that can count something. Raises ValueError."""
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{str(value)[:40]} is no integer from 0 to {most}")
+    return value
+
+
+def _text(value: Any) -> str:
+    """The value, when it is a text. Raises ValueError."""
+    if not isinstance(value, str):
+        raise ValueError(f"{str(value)[:40]} is no text")
+    return value
+
+
+def _amount(value: Any) -> float:
+    """The value, when it is a time or a size. Raises ValueError."""
+    if type(value) not in (int, float) or not 0 <= value <= LARGEST_AMOUNT:
+        raise ValueError(f"{str(value)[:40]} is no amount")
+    return float(value)
+
+
+def _check_memory(value: Mapping[str, Any]) -> None:
+    for key in value.keys() & {"limit", "weights", "kv_per_token"}:
+        _amount(value[key])
+
+
+def _check_payload(value: Sequence[Mapping[str, Any]]) -> None:
+    for tensor in value:
+        for key in ("name", "dtype", "layout"):
+            _text(tensor[key])
+        for size in tensor["shape"]:
+            if size != "tokens":
+                _int(size)
+
+
+_CHECKS: Mapping[str, Callable[[Any], object]] = {
+    "tp": _int,
+    "buffer_tokens": _int,
+    "cancelled": lambda value: [_int(each) for each in value],
+    "memory": _check_memory,
+    "payload": _check_payload,
+}

@@ -19,6 +19,10 @@ MOST_PIECES = 64
 """Of a file that is read whole, so many pieces of 64 MiB at most."""
 
 
+LONGEST_LINE = 2**26
+"""Bytes of a line, so that a small packed file cannot ask for all memory."""
+
+
 def source_name(path: str) -> str:
     """How messages call an input file: ``-`` is stdin."""
     return "stdin" if path == "-" else path
@@ -67,10 +71,13 @@ def open_bytes(path: str) -> Iterator[BinaryIO]:
 def read_lines(path: str) -> Iterator[str]:
     """The lines of a UTF-8 file (``-`` is stdin) with their ends, one after another; no byte order mark.
 
-    Raises InputError where it cannot be read or is not UTF-8.
+    Raises InputError where it cannot be read, is not UTF-8 or has a line without end.
     """
     with open_bytes(path) as stream:
-        for number, line in enumerate(stream, start=1):
+        for number, line in enumerate(iter(lambda: stream.readline(LONGEST_LINE), b""), start=1):
+            if len(line) == LONGEST_LINE:
+                problem = f"is {LONGEST_LINE >> 20} MiB long, or longer"
+                raise InputError(problem, file=source_name(path), place=f"line {number}", remedy="text, line by line")
             yield decode(line, source_name(path), line=number)
 
 

@@ -102,7 +102,6 @@ class _TensorFile:
         try:
             fields = entries[name]
             dtype, shape, (begin, end) = fields["dtype"], tuple(fields["shape"]), fields["data_offsets"]
-            numbers = math.prod(shape)
             whole = all(type(each) is int and each >= 0 for each in (*shape, begin, end))
         except (TypeError, KeyError, ValueError):
             whole = False
@@ -110,7 +109,7 @@ class _TensorFile:
             raise self._error(name, "has a damaged header", 'an object with "dtype", "shape" and "data_offsets"')
         if not isinstance(dtype, str) or dtype not in DTYPES:
             raise self._error(name, f"has the dtype {shown(dtype)}", f"one of {', '.join(DTYPES)}")
-        if end - begin != numbers * DTYPES[dtype].itemsize:
+        if end - begin != math.prod(shape) * DTYPES[dtype].itemsize:
             raise self._error(
                 name, f"has {end - begin} bytes for the shape {list(shape)} of {dtype}", "the header is damaged"
             )

@@ -23,6 +23,9 @@ from vppc.errors import InputError
 from vppc.inputs.table import Header, Row, read_table
 from vppc.json_text import shown
 
+MOST_BATCHED = 2**16
+"""Prompts in one measured batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -149,7 +152,7 @@ def _our_forward(row: Row, reading: Reading) -> _Times:
 
 def _context_module(row: Row, reading: Reading) -> _Times:
     part = (row.integer("isl", 1), row.integer("step"))
-    return _Times(row, row.positive("latency") / 1e3, [part] * row.integer("batch_size", 1), 1, None)
+    return _Times(row, row.positive("latency") / 1e3, [part] * row.integer("batch_size", 1, MOST_BATCHED), 1, None)
 
 
 def _our_transfer(row: Row, reading: Reading) -> Transfer:

@@ -85,13 +85,15 @@ class Row:
             raise self.error("0 is too small", column, "more than 0")
         return value
 
-    def integer(self, column: str, least: int = 0) -> int:
-        """The value as an integer of at least ``least`` (``4096`` and ``4096.0`` alike). Raises InputError."""
+    def integer(self, column: str, least: int = 0, most: int = 2**53) -> int:
+        """The value as an integer from ``least`` to ``most`` (``4096`` and ``4096.0`` alike). Raises InputError."""
         value = self.number(column)
         if value != int(value) or value > 2**53:
             raise self.error(f"{shown(self.text(column))} is not a whole number", column, "an integer")
         if value < least:
             raise self.error(f"{shown(self.text(column))} is too small", column, f"at least {least}")
+        if value > most:
+            raise self.error(f"{shown(self.text(column))} is too large", column, f"at most {most}")
         return int(value)
 
     def error(self, problem: str, column: str = "", remedy: str = "") -> InputError:

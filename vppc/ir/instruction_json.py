@@ -17,7 +17,8 @@ from pydantic_core import from_json
 
 from vppc.errors import InputError
 from vppc.ir import schema
-from vppc.ir.instruction import FORWARD, OPS, RECV, SAMPLE, SEND, WAIT, WIDTH
+from vppc.ir.instruction import FORWARD, OPS, SAMPLE, SEND, WAIT, WIDTH
+from vppc.ir.rows import rows_of
 from vppc.ir.schedule import Json
 from vppc.json_text import dumps, shown
 from vppc.validation import validate
@@ -32,8 +33,6 @@ _KEYS = {
     "WAIT": frozenset(("op", "of")),
     "SAMPLE": frozenset(("op", "chunk", "buffer")),
 }
-_ABSENT = {FORWARD: 1, WAIT: 4, SAMPLE: 3}
-"""How many fields of its row an op leaves at -1, buffers that are null not counted."""
 _TYPES: dict[str, TypeAdapter[Any]] = {
     "FORWARD": TypeAdapter(schema.ForwardDocument),
     "SEND": TypeAdapter(schema.SendDocument),
@@ -76,7 +75,7 @@ def parse_instructions(instructions: list[Any], file: str, place: str) -> tuple[
     ``place`` is the JSON path of the list. Raises InputError with the path of what is wrong.
     """
     try:
-        code = _rows(instructions)
+        code = rows_of(instructions)
     except (KeyError, TypeError, ValueError, OverflowError):
         _find_culprit(instructions, file, place)
         raise
@@ -116,12 +115,12 @@ def instructions_text(code: Code, notes: Notes) -> Iterator[str]:
 
 
 def _lifted(text: str, start: int, end: int) -> Code:
-    """The rows of the element list at [start, end) of a text; raises like :func:`_rows`."""
+    """The rows of the element list at [start, end) of a text; raises like :func:`rows_of`."""
     code = array("i")
     at = start
     while at <= end:
         comma = text.find("},", at + _PIECE, end) + 1 or end
-        rows = _rows(from_json(f"[{text[at:comma]}]"))
+        rows = rows_of(from_json(f"[{text[at:comma]}]"))
         if not rows and at > start:
             raise ValueError("nothing behind the last comma")
         code += rows
@@ -131,41 +130,6 @@ def _lifted(text: str, start: int, end: int) -> Code:
     if text.count(":", start, end) != keys:
         raise ValueError("a key is unknown or double, or a string has a colon")
     return code
-
-
-def _rows(instructions: list[Any]) -> Code:
-    """All rows; raises KeyError, TypeError, ValueError or OverflowError when any is not as it must be."""
-    code: list[int] = []
-    add = code.extend
-    nulls = 0
-    for each in instructions:
-        op = each["op"]
-        if op == "WAIT":
-            add((WAIT, -1, -1, each["of"], -1, -1))
-        elif op == "FORWARD":
-            read, write = each["in"], each["out"]
-            if read is None:
-                read = -1
-                nulls += 1
-            if write is None:
-                write = -1
-                nulls += 1
-            add((FORWARD, each["chunk"], each["stage"], read, write, -1))
-        elif op == "SEND":
-            add((SEND, each["chunk"], each["stage"], each["buffer"], each["peer"], each["channel"]))
-        elif op == "RECV":
-            add((RECV, each["chunk"], each["stage"], each["buffer"], each["peer"], each["channel"]))
-        elif op == "SAMPLE":
-            add((SAMPLE, each["chunk"], -1, each["buffer"], -1, -1))
-        else:
-            raise ValueError(op)
-    ops = code[::WIDTH]
-    absent = nulls + sum(fields * ops.count(op) for op, fields in _ABSENT.items())
-    if not {int}.issuperset(map(type, code)):  # the array would take true for 1
-        raise TypeError
-    if min(code, default=0) < -1 or code.count(-1) != absent:
-        raise ValueError
-    return array("i", code)
 
 
 def _find_culprit(instructions: list[Any], file: str, place: str) -> None:

@@ -15,6 +15,8 @@ from vppc.profiles.kernels import Total, collective_kind
 _TOTAL = "Total Op Info"
 _TIMES = "Communication Time Info"
 _ELAPSE, _TRANSIT, _WAIT = "Elapse Time(ms)", "Transit Time(ms)", "Wait Time(ms)"
+MOST = 1e12
+"""Milliseconds of an operator."""
 _STEP = re.compile(r"step\s*(\d*)", re.ASCII | re.IGNORECASE)
 
 
@@ -94,7 +96,7 @@ def _object(value: Any, where: tuple[str, ...], file: str) -> dict[str, Any]:
 
 def _milliseconds(times: dict[str, Any], key: str, where: tuple[str, ...], file: str) -> float:
     value: Any = times.get(key)
-    if type(value) not in (int, float) or value < 0.0:  # the reader of JSON refuses NaN and infinity
+    if type(value) not in (int, float) or not 0.0 <= value <= MOST:
         problem = "is missing" if value is None else f"{shown(value)} is not a time"
-        raise InputError(problem, file=file, place=path_text((*where, key)), remedy="milliseconds, at least 0")
+        raise InputError(problem, file=file, place=path_text((*where, key)), remedy=f"milliseconds, from 0 to {MOST:g}")
     return float(value) / 1e3

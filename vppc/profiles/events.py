@@ -20,6 +20,8 @@ EVENTS = "traceEvents"
 _READ = 1 << 20
 _LARGEST = 1 << 23
 """An error so far before the end of what has been read is one of the text, not of having read too little."""
+_MOST = 1 << 28
+"""Characters of one value at most, so that a small packed file cannot ask for all memory."""
 _BLANKS = re.compile(r"\s*")
 
 
@@ -105,6 +107,8 @@ class _Reader:
                     raise self._syntax(error) from None
             except RecursionError:
                 raise self._error("values are nested too deeply") from None
+            except ValueError:  # what json leaves to int(): more digits than it converts
+                raise self._error("an integer has thousands of digits", "numbers that fit 64 bits") from None
             else:
                 if end < len(self.buffer) or self.ended:  # a number may go on behind the window
                     self.place = end
@@ -134,8 +138,11 @@ class _Reader:
             self._read()
 
     def _read(self) -> None:
-        """Read on; what has been understood is dropped."""
-        data = self.stream.read(_READ)
+        """Read on, a piece as long as what is not yet understood; what has been understood is dropped."""
+        behind = len(self.buffer) - self.place
+        if behind > _MOST:
+            raise self._error(f"a value is longer than {_MOST >> 20} MiB")
+        data = self.stream.read(max(_READ, behind))
         self.ended = not data
         self.lines += self.buffer.count("\n", 0, self.place)
         try:

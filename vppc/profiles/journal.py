@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ SCHEDULE = "schedule.json"
 _UNKNOWN = -inf
 _EARLIEST = -1.0
 """The clock of a process may be so much behind at the start of the run."""
+_LATEST = 1e12
+_MOST_RANKS = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +137,16 @@ def _read_process(file: str, schedule: Schedule, expected: str) -> ProcessJourna
 
 def _header(line: str, file: str) -> dict[str, Any]:
     header = check_format(loads(line, file), FORMAT, VERSION, file=file, place="line 1")
-    for key, kind in (("rank", int), ("tp_rank", int), ("digest", str), ("clock_uncertainty", float)):
+    for key, kinds, most in (
+        ("rank", (int,), _MOST_RANKS),
+        ("tp_rank", (int,), _MOST_RANKS),
+        ("clock_uncertainty", (int, float), _LATEST),
+    ):
         value = header.get(key)
-        fits = type(value) in (int, float) if kind is float else type(value) is kind
-        if not fits or (kind is not str and (value is None or value < 0)):
+        if type(value) not in kinds or not 0 <= value <= most:  # type: ignore[operator]  # a number
             raise InputError(f"{shown(value)} is no {key}", file=file, place=f"line 1: {key}")
+    if not isinstance(header.get("digest"), str):
+        raise InputError(f"{shown(header.get('digest'))} is no digest", file=file, place="line 1: digest")
     return header
 
 
@@ -150,7 +157,7 @@ def _instruction(line: str, number: int, program: Program, file: str) -> tuple[i
         index, op, start, end = entry["i"], entry["op"], entry["start"], entry["end"]
         transfer = op in ("SEND", "RECV")
         posted = entry["posted"] if transfer else start
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _bad_line(line, number, file, error) from None
     place = f"line {number}"
     if type(index) is not int or not 0 <= index < len(program):
@@ -166,7 +173,7 @@ def _instruction(line: str, number: int, program: Program, file: str) -> tuple[i
             f"instruction {index} is a {planned}, not {shown(op)}", file=file, place=f"{place}: op", remedy="one run"
         )
     for key, value in (("start", start), ("end", end), ("posted", posted)):
-        if type(value) not in (float, int) or not isfinite(value) or value < _EARLIEST:
+        if type(value) not in (float, int) or not _EARLIEST <= value <= _LATEST:
             raise InputError(
                 f"{shown(value)} is not a time", file=file, place=f"{place}: {key}", remedy="seconds from the start"
             )

@@ -61,7 +61,7 @@ class Span:
     name: str
     start: int
     end: int
-    thread: tuple[Any, Any]
+    thread: tuple[str, str]
 
     @property
     def interval(self) -> Interval:
@@ -126,6 +126,8 @@ def _sort(events: Iterable[dict[str, Any]], file: str) -> _Found:
     found = _Found()
     for number, event in enumerate(events):
         phase, category = event.get("ph"), event.get("cat")
+        if not (category is None or isinstance(category, str)):
+            raise InputError(f"{shown(category)} is not a category", file=file, place=f"event {number}: cat")
         if phase == "s" and category == "HostToDevice":
             found.flows.append(_time(event, "ts", number, file))
         elif phase == "X":
@@ -158,7 +160,7 @@ def _sort_span(found: _Found, event: dict[str, Any], category: Any, number: int,
 
 def _span(event: dict[str, Any], name: str, number: int, file: str) -> Span:
     start = _time(event, "ts", number, file)
-    return Span(name, start, start + _time(event, "dur", number, file), (event.get("pid"), event.get("tid")))
+    return Span(name, start, start + _time(event, "dur", number, file), (str(event.get("pid")), str(event.get("tid"))))
 
 
 def _time(event: dict[str, Any], key: str, number: int, file: str) -> int:
@@ -203,7 +205,7 @@ def _device(found: _Found, file: str) -> _Device:
 
 def _outermost(spans: Iterable[Span]) -> Iterator[Span]:
     """Operators that no other of their thread contains."""
-    ends: dict[tuple[Any, Any], int] = {}
+    ends: dict[tuple[str, str], int] = {}
     for span in sorted(spans, key=lambda each: (each.start, -each.end)):
         if span.start >= ends.get(span.thread, 0):
             ends[span.thread] = span.end

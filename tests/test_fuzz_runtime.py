@@ -1,0 +1,67 @@
+"""No damaged file ends the runtime's readers in a traceback, a hang or all of the memory."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from runtime.program import proven
+from tests.fuzz_runtime_targets import RUNTIME_TARGETS, safetensors, weights
+from tests.fuzzing import attempt, damaged, limits
+from vppc.errors import InputError
+
+EXAMPLES = 120
+
+
+@pytest.mark.parametrize("name", RUNTIME_TARGETS)
+def test_every_seed_is_read(name: str, tmp_path: Path) -> None:
+    for seed in RUNTIME_TARGETS[name].seeds:
+        assert attempt(RUNTIME_TARGETS[name], seed, tmp_path)
+
+
+@pytest.mark.parametrize("name", RUNTIME_TARGETS)
+def test_damaged_files_are_accepted_or_refused_in_words(name: str, tmp_path: Path) -> None:
+    @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
+    @given(damaged(RUNTIME_TARGETS[name].seeds))
+    def refuse(data: bytes) -> None:
+        attempt(RUNTIME_TARGETS[name], data, tmp_path)
+
+    refuse()
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("safetensors", struct.pack("<Q", 2**40) + b"{}", "its header is not complete"),
+        (
+            "safetensors",
+            safetensors({"a": {"dtype": "F32", "shape": ["x", 10**12], "data_offsets": [0, 8]}}, b""),
+            "has a damaged header",
+        ),
+        (
+            "safetensors",
+            safetensors({"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}, b"12"),
+            "is cut off",
+        ),
+        (
+            "runtime's schedule",
+            re.sub(rb'"buffers": \d+', b'"buffers": 1000000000', RUNTIME_TARGETS["runtime's schedule"].seeds[0]),
+            "1000000000 is no integer from 0 to 1048576",
+        ),
+        (
+            "runtime's schedule",
+            RUNTIME_TARGETS["runtime's schedule"].seeds[0].replace(b'"chunk": 1,', b'"chunk": -2,'),
+            "is no schedule that can be run",
+        ),
+    ],
+    ids=["a header of a terabyte", "a shape of words", "data that is not there", "buffers", "a negative chunk"],
+)
+def test_a_file_cannot_claim_what_it_has_not(name: str, data: bytes, message: str, tmp_path: Path) -> None:
+    file = tmp_path / RUNTIME_TARGETS[name].name
+    file.write_bytes(data)
+    with limits(), pytest.raises(InputError, match=re.escape(message)):
+        (weights(file) if name == "safetensors" else proven(data, str(file)))
