@@ -12,9 +12,15 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from click.testing import CliRunner
 from worlds import LIMIT, ROOT, eventually
 
+from vppc.cli.serve import command
+from vppc.errors import InputError, VppcError
+from vppc.serving.writer import Writer
+
 TIMEOUT = 8.0
+COST = str(ROOT / "examples" / "costs" / "deepseek-v3.1-910c-tp8.json")
 
 
 class Command:
@@ -121,17 +127,42 @@ def test_ranks_do_not_outlive_the_coordinator(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "status", "message"),
+    ("options", "message"),
     [
-        (["--attach", "nowhere"], 2, "vppc: --attach: 'nowhere' is no address\n"),
-        (["--attach", "127.0.0.1:1", "--timeout", "2"], 1, "vppc: no launcher of ranks at 127.0.0.1:1: "),
-        (["no/such/file"], 2, "vppc: no/such/file: cannot be read: No such file or directory\n"),
-        (["--decode-tokens", "100"], 2, "vppc: 100 tokens for decoding leave nothing of a chunk of 100\n"),
+        (["--attach", "nowhere"], "--attach: 'nowhere' is no address\n"),
+        (["--attach", "127.0.0.1:1", "--timeout", "2"], "no launcher of ranks at 127.0.0.1:1: "),
+        (["no/such/file"], "no/such/file: cannot be read: No such file or directory"),
+        (["--decode-tokens", "8192"], "8192 tokens for decoding leave nothing of a chunk of 8192\n"),
+        (["-o", "no/such/file"], "no/such/file: cannot be written: No such file or directory"),
     ],
-    ids=["address", "nobody there", "file", "limits"],
+    ids=["address", "nobody there", "input", "limits", "output"],
 )
-def test_bad_usage(options: list[str], status: int, message: str, tmp_path: Path) -> None:
-    with Command(tmp_path, *options) as serving:
-        out, err = serving.process.communicate(timeout=LIMIT)
-    assert (serving.process.returncode, out) == (status, "")
-    assert message in err and "Traceback" not in err
+def test_bad_usage(options: list[str], message: str, tmp_path: Path) -> None:
+    requests = [] if options == ["no/such/file"] else [os.devnull]
+    usual = ["--pp", "2", "--cost", COST, "-o", str(tmp_path / "out")]
+    result = CliRunner().invoke(command, [*usual, *requests, *options])
+    assert result.output == ""
+    assert isinstance(result.exception, VppcError) and str(result.exception).startswith(message)
+
+
+def test_an_output_that_nobody_reads_ends_the_server() -> None:
+    reader, descriptor = os.pipe()
+    write = Writer(descriptor, "stdout", 0.2)
+    message = "stdout: cannot be written: nobody has read it for 0.2 s"
+    for _ in range(64):  # as much as a pipe takes
+        write({"text": "x" * 4096})
+    with pytest.raises(InputError, match=message):
+        write.close()
+    with pytest.raises(InputError, match=message):
+        write({})
+    os.close(reader)  # which ends the thread
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "out.jsonl"
+    with file.open("wb") as stream:
+        write = Writer(stream.fileno(), str(file), 5)
+        for index in range(100):
+            write({"id": index})
+        write.close()
+    assert [json.loads(line)["id"] for line in file.read_text().splitlines()] == list(range(100))

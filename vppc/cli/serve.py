@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, BinaryIO, TextIO
+from typing import BinaryIO
 
 import click
 
@@ -16,7 +17,7 @@ from vppc.cli.number import COUNT, Number
 from vppc.costs.calibration import calibrate
 from vppc.costs.document import cost_json
 from vppc.errors import InputError
-from vppc.files import discard_stdout, source_name, write_text
+from vppc.files import source_name, write_text
 from vppc.ir.placement import PLACEMENTS
 from vppc.ir.schedule import Model
 from vppc.models import load_model
@@ -27,6 +28,7 @@ from vppc.serving.clock import header_of
 from vppc.serving.compiler import IncrementalCompiler
 from vppc.serving.drift import Drift
 from vppc.serving.policy import POLICIES, policy
+from vppc.serving.writer import Writer
 
 DEVICES_A_RANK = click.IntRange(1, 1024)
 RUNNERS = ("reference", "timed", "null", "vllm")
@@ -140,27 +142,21 @@ def command(
     from vppc.serving.coordinator import Coordinator
     from vppc.serving.ranks import Ranks
 
-    lines = _lines(requests)
-    with _written(output) as out:
+    with _written(output) as descriptor, ExitStack() as before:
+        lines = before.enter_context(_lines(requests))
         if attach is not None:
             ranks = Ranks.attach(*_address(attach), pp * tp, timeout)
         else:
             chosen = ["--runner", runner, "--tp", str(tp), "--dtype", dtype, "--seed", str(seed)]
             ranks = Ranks.start(pp * tp, timeout, chosen if checkpoint is None else [*chosen, "--model", checkpoint])
 
-        def write(document: Mapping[str, Any]) -> None:
-            try:
-                out.write(json.dumps(document) + "\n")
-                out.flush()
-            except OSError as error:
-                if out is sys.stdout:
-                    discard_stdout()
-                raise InputError(f"cannot be written: {error.strerror}", file=output or "stdout") from None
-
+        write = Writer(descriptor, output or "stdout", timeout)
         with ranks:
             prefixes = runner not in ("reference", "vllm")
             coordinator = Coordinator(compiler, ranks, drift, write, _notice, tp=tp, prefixes=prefixes)
+            before.pop_all()  # from here on the input is the coordinator's to close
             coordinator.serve(lines)
+        write.close()
     _notice(coordinator.served.summary(drift.value))
     if refitted is not None:
         write_text(refitted, json.dumps(cost_json(calibrate(drift.measurements(), base=cost).cost), indent=1) + "\n")
@@ -201,15 +197,18 @@ def _lines(path: str) -> BinaryIO:
 
 
 @contextmanager
-def _written(path: str | None) -> Iterator[TextIO]:
+def _written(path: str | None) -> Iterator[int]:
+    """The descriptor of the output: a thread writes to it, and may be at it when the interpreter ends."""
     if path is None or path == "-":
         if sys.stdout is None:
             raise InputError("cannot be written: it is closed", file="stdout")
-        yield sys.stdout
+        yield sys.stdout.fileno()
         return
     try:
-        stream = open(path, "w", encoding="utf-8")  # noqa: SIM115 - as above; lines are to be read as they come
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", file=path) from None
-    with stream:
-        yield stream
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

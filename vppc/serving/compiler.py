@@ -38,6 +38,8 @@ from vppc.serving.clock import Pipeline
 from vppc.serving.emit import Emitter
 from vppc.serving.policy import Policy
 
+ROUNDING = 1e-6
+"""Seconds by which to advance further, so that what is due at a time is there, however times are rounded."""
 KEPT = 4096
 """Instructions after which the verifier forgets, so that this costs little an instruction."""
 
@@ -104,7 +106,9 @@ class IncrementalCompiler:
         lag = self._emitter.lag(rank, instruction, now)
         if lag is not None:
             self._lags[rank] = lag
-            self._late = min(self._lags.values())
+            least = min(self._lags.values())
+            # ranks may run what they are sent a horizon ahead; that is not to pull the plan along
+            self._late = least if least > 0 else min(0.0, least + self._horizon)
 
     def next_event(self) -> float:
         """When to advance next; infinite when nothing is left to do."""
@@ -112,7 +116,7 @@ class IncrementalCompiler:
 
     def advance(self, now: float) -> Segment | None:
         """What the ranks are to run next; None when there is nothing. Raises CheckFailed where it breaks a rule."""
-        until = self._present(now) + self._horizon
+        until = self._present(now) + self._horizon + ROUNDING
         self._commit(until)
         self._commit(self._emitter.known_until(until))
         self._emitter.emit(until)
