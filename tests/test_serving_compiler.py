@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
+import gc
+import tracemalloc
 from dataclasses import replace
 from math import inf
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -20,11 +22,12 @@ from vppc.ir.document import digest, parse_segment, schedule_text, segment_text
 from vppc.ir.instruction import FORWARD, WAIT
 from vppc.ir.rules import check, check_stream
 from vppc.ir.schedule import Model, Request, Schedule
+from vppc.passes.admission import Admission, default_in_flight
+from vppc.passes.chunking import FixedChunks
+from vppc.passes.list_schedule import list_schedule
 from vppc.passes.strategies import STRATEGIES, Options
 from vppc.serving.batching import Limits
 from vppc.serving.policy import POLICIES
-
-LISTED = [strategy for strategy in STRATEGIES if strategy != "vpp"]
 
 
 def sizes() -> st.SearchStrategy[Request]:
@@ -85,7 +88,7 @@ def played(each: Stream, story: list[Event]) -> tuple[dict[str, Request], set[st
 
 
 @given(st.sampled_from(STRATEGIES), st.integers(1, 3), st.sampled_from(POLICIES), limits(), events())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_whatever_comes_and_goes_makes_a_stream_that_is_proven_and_ends(
     strategy: str, pp: int, queue: str, bounds: Limits, story: list[Event]
 ) -> None:
@@ -126,3 +129,217 @@ def assert_within(whole: Schedule, bounds: Limits) -> None:
         if op == FORWARD and stage == len(whole.stages) - 1:
             in_flight -= 1
             resident -= {part.request for part in whole.chunks[chunk].parts if last[part.request] == chunk}
+
+
+@given(st.lists(sizes(), min_size=1, max_size=6), st.integers(1, 4), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_a_whole_list_at_once_takes_as_long_as_the_list_schedule_of_it(
+    prompts: list[Request], pp: int, packed: bool
+) -> None:
+    requests = tuple(replace(prompt, id=f"r{number}") for number, prompt in enumerate(prompts))
+    strategy = "vpp-packed" if packed else "vpp-async"
+    online = compiled(requests, strategy=strategy, pp=pp, limits=Limits(chunk_size=8, share=False))
+    offline = FixedChunks(8)(replace(header(strategy, pp), requests=requests))
+    assert (online.requests, online.chunks) == (offline.requests, offline.chunks)
+    costs = OpCosts.of(offline, COST)
+    admission = Admission(default_in_flight(offline.stage_ranks, packed), barrier=not packed)
+    _, finish = list_schedule(offline, costs, admission.gates(offline))
+    assert makespan(online, simulate(online, costs)) == pytest.approx(finish, rel=1e-12)
+
+
+@pytest.mark.parametrize("pp", [2, 4])
+@pytest.mark.parametrize("strategy", ["vpp-packed", "vpp"])
+def test_long_prompts_at_once_take_exactly_as_long_as_planned_offline(strategy: str, pp: int) -> None:
+    requests = tuple(Request(f"r{number}", tokens) for number, tokens in enumerate([120, 16, 200, 9, 64, 150]))
+    offline = compile_schedule(requests, Model("small", LAYERS), COST, Options(strategy=strategy, pp=pp, chunk_size=16))
+    online = compiled(requests, strategy=strategy, pp=pp, limits=Limits(chunk_size=16, share=False))
+    planned, streamed = (makespan(each, simulate(each, OpCosts.of(each, COST))) for each in (offline, online))
+    assert streamed == pytest.approx(planned, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "horizon"), [("vpp-packed", 0.1), ("vpp-packed", 2.0), ("vpp-async", 0.1), ("cpp", 0.0)]
+)
+def test_a_program_in_pieces_runs_as_the_clock_says(strategy: str, horizon: float) -> None:
+    """Whoever comes while it runs: what is posted ahead is posted in time, and no WAIT that frees a buffer blocks."""
+    each = stream(strategy, 3, Limits(chunk_size=8), horizon=horizon)
+    planned: dict[tuple[int, int], float] = {}
+    take = each.compiler._pipeline.take_committed
+
+    def noted() -> object:
+        committed = take()
+        planned.update(((op.chunk, op.stage), op.start) for op in committed.operations)
+        return committed
+
+    each.compiler._pipeline.take_committed = noted  # type: ignore[assignment, method-assign]
+    story: list[Event] = []
+    for tokens in (30, 5, 3, 60, 8, 2, 17):
+        story += [("add", Request("", tokens)), ("wait", 0.4)]
+    played(each, story)
+    whole = each.close()
+    timing = simulate(whole, OpCosts.of(whole, COST))
+    late = [
+        timing.starts[program.rank][index] - planned[chunk, stage]
+        for program in whole.programs
+        for index, (op, chunk, stage, *_) in enumerate(program.rows())
+        if op == FORWARD
+    ]
+    assert len(late) == len(planned)
+    assert max(late) < 1e-9
+
+
+def test_programs_reach_as_far_beyond_the_present_as_the_horizon() -> None:
+    each = stream("vpp-packed", 2, Limits(chunk_size=8), horizon=0.3)
+    for number in range(6):
+        each.compiler.add(Request(f"r{number}", 24), 0.0)
+    now = 0.0
+    while each.compiler.next_event() < inf:
+        now = max(now, each.compiler.next_event())
+        each.advance(now)
+        sent = each.schedule
+        timing = simulate_open(sent)
+        behind = [ends[-1] if ends else 0.0 for ends in timing]
+        unsent = min(each.compiler._emitter.next_start(), each.compiler._pipeline.next_event())
+        assert unsent >= now + 0.3
+        assert max(behind) > now
+
+
+def simulate_open(schedule: Schedule) -> list[list[float]]:
+    """The ends of the FORWARDs of an open stream, by rank; what waits for a later segment has none."""
+    costs = OpCosts.of(schedule, COST)
+    ends: list[list[float]] = []
+    for program in schedule.programs:
+        now, each = 0.0, []
+        for op, chunk, stage, *_ in program.rows():
+            if op == FORWARD:
+                now += costs.seconds[chunk * len(schedule.stages) + stage]
+                each.append(now)
+        ends.append(each)
+    return ends
+
+
+def test_no_chunk_is_made_long_before_it_can_run() -> None:
+    """100 prompts wait, and a shorter one that comes last is among the first."""
+    each = stream("vpp-packed", 2, Limits(chunk_size=8), "srpf")
+    for number in range(100):
+        each.compiler.add(Request(f"r{number}", 16), 0.0)
+    each.advance(0.0)
+    each.compiler.add(Request("short", 2), 0.1)
+    assert len(each.schedule.chunks) <= 6
+    whole = each.close()
+    assert [request.id for request in whole.requests].index("short") <= 3
+
+
+def late_by(late: float, now: float) -> int:
+    """How many chunks there are at a time, when the ranks have been reported so late from the start."""
+    each = stream("vpp-packed", 2, Limits(chunk_size=8), horizon=0.1)
+    for number in range(50):
+        each.compiler.add(Request(f"r{number}", 16), 0.0)
+    each.advance(0.0)
+    for rank, program in enumerate(each.schedule.programs):
+        index, planned = each.compiler._emitter._lanes[rank].plan[0]
+        assert program.row(index)[0] in (FORWARD, WAIT)
+        each.compiler.reached(rank, index, planned + late)
+    each.advance(now)
+    return len(each.schedule.chunks)
+
+
+def test_the_plan_waits_for_ranks_that_are_late_and_hurries_before_those_that_are_early() -> None:
+    in_time = late_by(0.0, 5.01)
+    assert late_by(2.0, 5.01) == late_by(0.0, 3.01) < in_time < late_by(-2.0, 5.01) == late_by(0.0, 7.01)
+
+
+def test_other_costs_hold_for_chunks_that_are_to_come() -> None:
+    each = stream("vpp-packed", 2, Limits(chunk_size=8))
+    each.compiler.add(Request("a", 8), 0.0)
+    each.compiler.replan(replace(COST, layers=(replace(COST.layers[0], fixed=1.0),)))
+    each.advance(0.0)
+    (_, end) = each.compiler._emitter._lanes[0].plan[0]
+    assert end == pytest.approx(3 * (1.0 + 8 * 0.001 + 36 * 0.0001))
+
+
+def test_one_that_is_cancelled_before_its_first_chunk_is_not_in_the_stream() -> None:
+    each = stream("vpp-packed", 2, Limits(chunk_size=8, share=False))
+    each.compiler.add(Request("a", 40), 0.0)
+    each.compiler.add(Request("b", 8), 0.0)
+    each.advance(0.0)
+    assert each.compiler.cancel("b", 0.1)
+    whole = each.close()
+    assert [request.id for request in whole.requests] == ["a"]
+    assert "cancelled" not in whole.extra
+
+
+def test_one_that_is_cancelled_halfway_ends_where_it_is_and_makes_room() -> None:
+    each = stream("vpp-packed", 2, Limits(chunk_size=8, max_resident_tokens=80))
+    each.compiler.add(Request("a", 80), 0.0)
+    each.compiler.add(Request("b", 8), 0.0)
+    each.advance(0.0)
+    made = len(each.schedule.chunks)
+    assert each.compiler.cancel("a", 0.1)
+    assert not each.compiler.cancel("a", 0.2)
+    assert not each.compiler.cancel("nobody", 0.2)
+    whole = each.close()
+    assert whole.extra["cancelled"] == [0]
+    assert [part.request for chunk in whole.chunks for part in chunk.parts] == [0] * made + [1]
+    assert check(whole) == ()
+
+
+def test_an_id_is_free_again_when_its_request_is_through_or_cancelled() -> None:
+    each = stream("vpp-packed", 2)
+    for now in (0.0, 50.0):
+        each.compiler.add(Request("a", 8), now)
+        each.advance(now + 40.0)
+    each.compiler.add(Request("b", 8), 100.0)
+    each.compiler.cancel("b", 100.0)
+    each.compiler.add(Request("b", 8), 100.0)
+    assert [request.id for request in each.close().requests] == ["a", "a", "b"]
+
+
+def test_a_segment_names_the_very_file_before_it_and_reads_back() -> None:
+    each = stream("vpp-packed", 2, Limits(chunk_size=8))
+    for number in range(5):
+        each.compiler.add(Request(f"r{number}", 16), 0.0)
+        each.advance(number * 0.3)
+    each.compiler.cancel("r4", 1.5)
+    each.close()
+    assert len(each.segments) > 3
+    before = "".join(schedule_text(each.compiler.opening()))
+    for segment in each.segments:
+        text = "".join(segment_text(segment))
+        assert segment.previous == digest(before.encode())
+        assert parse_segment(text) == segment
+        before = text
+
+
+def test_with_nothing_to_do_there_is_no_segment() -> None:
+    each = stream("vpp-packed", 2)
+    assert each.compiler.advance(1.0) is None
+    assert each.compiler.next_event() == inf
+    assert each.compiler.close() is None
+
+
+def test_the_blocking_scheme_needs_rank_0_to_see_an_end() -> None:
+    with pytest.raises(InputError, match="rank 0 does not hold the last stage"):
+        stream("vpp", 2, setup=header("vpp", 2, "loop", 2))
+
+
+def test_memory_stays_flat_over_thousands_of_requests() -> None:
+    each = stream("vpp-packed", 2, Limits(chunk_size=64), "srpf")
+    random = Random(1)
+    now = 0.0
+    used = []
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(1500):
+            now += random.expovariate(0.5)
+            each.compiler.add(Request(f"r{number}", random.randint(1, 90)), now)
+            if random.random() < 0.05:
+                each.compiler.cancel(f"r{number - random.randint(0, 3)}", now)
+            each.compiler.advance(now)
+            if number % 500 == 499:
+                gc.collect()
+                used.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert max(used[1:]) < 1.3 * used[0] + 200_000
