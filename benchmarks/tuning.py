@@ -1,11 +1,13 @@
 """How good tuned schedules are, and how long tuning takes, beside the strategies at their best fixed chunk.
 
     python -m benchmarks.tuning [--pp 2 4 8 16] [--tokens 65536 ...] [--placement v] [--machine all]
+    python -m benchmarks.tuning --queue [--pp 2]
 
 Prints, for one prompt and chunks of 32K at most, the efficiency (ideal / makespan) of CPP, DCPP and VPP, of the tuned
 V and of the best of every placement, with the bound of any chunking on the stages found, and CPU seconds. ``annealed``
 is what a minute of simulated annealing of sizes and layers reached on a V. ``--machine`` prices other machines: with
-communication inside layers, launches, slow links or interference.
+communication inside layers, launches, slow links or interference. ``--queue`` tunes eight queued prompts of mixed
+lengths on a V: the target is a makespan within 2% of the bound for its own chunks and layers.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from vppc.compare import Case, Outcome, equal_prompts, judge
+from vppc.compare import Case, Outcome, Queue, equal_prompts, judge
 from vppc.costs.document import read_cost
 from vppc.costs.model import CostModel, Linear
 from vppc.ir.schedule import Model, Request
@@ -28,6 +30,7 @@ from vppc.tuning.tune import Task, Tuned, tune
 COSTS = Path(__file__).resolve().parents[1] / "examples" / "costs"
 LENGTHS = (65536, 131072, 262144, 524288, 1048576)
 SIZES = (2048, 4096, 6144, 8192, 12288, 16384, 24576, 32768)
+QUEUE = (7, 122710, 905, 42870, 13604, 90112, 1763, 30001)
 ANNEALED = {
     2: (0.835, 0.905, 0.946, 0.957, 0.959),
     4: (0.682, 0.804, 0.883, 0.919, 0.929),
@@ -46,8 +49,12 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--placement", choices=("v", "all"), default="all")
     parser.add_argument("--machine", choices=tuple(MACHINES), default="compute")
+    parser.add_argument("--queue", action="store_true")
     arguments = parser.parse_args()
     cost = MACHINES[arguments.machine]()
+    if arguments.queue:
+        print(queued(cost, arguments.pp))
+        return
     for pp in arguments.pp:
         print(f"\n{cost.name}, machine {arguments.machine}, {pp} ranks", flush=True)
         print(efficiencies(cost, pp, arguments.tokens, arguments.placement), flush=True)
@@ -57,7 +64,7 @@ def efficiencies(cost: CostModel, pp: int, lengths: Iterable[int], placement: st
     """The table of one machine and number of ranks."""
     rows = []
     for tokens in lengths:
-        fixed = {name: best_fixed(cost, pp, tokens, name) for name in ("cpp", "dcpp", "vpp-async")}
+        fixed = {name: best_fixed(cost, pp, equal_prompts(tokens), name) for name in ("cpp", "dcpp", "vpp-async")}
         v, v_seconds = measured(partial(tuned, cost, pp, tokens, "v"))
         row = [f"{tokens // 1024}K", *(f"{efficiency(outcome):.3f}" for outcome in fixed.values())]
         row += [reference(cost, ANNEALED, pp, tokens), f"{v[0].report.efficiency:.4f}", f"{v_seconds:.1f} s"]
@@ -75,6 +82,21 @@ def efficiencies(cost: CostModel, pp: int, lengths: Iterable[int], placement: st
     return table(headers, rows)
 
 
+def queued(cost: CostModel, ranks: Iterable[int]) -> str:
+    """The table of the queue: VPP packed at its best fixed chunk, and the tuned V."""
+    requests = tuple(Request(f"r{index}", tokens) for index, tokens in enumerate(QUEUE))
+    model = Model(cost.name, cost.layer_count)
+    rows = []
+    for pp in ranks:
+        fixed = best_fixed(cost, pp, Queue("queue", requests), "vpp-packed").makespan
+        task = Task(requests=requests, cost=cost, model=model, pp=pp, placement="v", share=0.02)
+        [found], seconds = measured(partial(tune, task))
+        makespan = found.report.makespan
+        row = [str(pp), f"{fixed:.2f} s", f"{makespan:.2f} s", f"{fixed / makespan - 1:+.1%}"]
+        rows.append([*row, percent(found.report.gap), str(len(found.schedule.chunks)), f"{seconds:.1f} s"])
+    return table(["ranks", "vpp-packed", "tuned V", "over it", "above bound", "chunks", "CPU"], rows)
+
+
 def reference(cost: CostModel, annealed: Mapping[int, tuple[float, ...]], pp: int, tokens: int) -> str:
     """What annealing reached, where that was tried: at the costs without communication."""
     if cost != _compute() or pp not in annealed or tokens not in LENGTHS:
@@ -82,10 +104,10 @@ def reference(cost: CostModel, annealed: Mapping[int, tuple[float, ...]], pp: in
     return f"{annealed[pp][LENGTHS.index(tokens)]:.3f}"
 
 
-def best_fixed(cost: CostModel, pp: int, tokens: int, strategy: str) -> Outcome:
+def best_fixed(cost: CostModel, pp: int, prompts: Queue, strategy: str) -> Outcome:
     """A strategy at the chunk size that suits it best."""
-    sizes = [size for size in SIZES if size <= tokens and tokens // size <= 512]
-    cases = [Case(cost, equal_prompts(tokens), Options(strategy=strategy, pp=pp, chunk_size=size)) for size in sizes]
+    sizes = [size for size in SIZES if size <= prompts.longest and prompts.longest // size <= 512]
+    cases = [Case(cost, prompts, Options(strategy=strategy, pp=pp, chunk_size=size)) for size in sizes]
     return min(map(judge, cases), key=lambda outcome: outcome.makespan)
 
 
