@@ -28,6 +28,7 @@ DOCUMENTED = {
     "simulate": "FILE --cost --json",
     "explain": "FILE --at --instruction --try --cost --json -o",
     "diff": "A B --listed --cost --json -o",
+    "report": "FILE|JOURNAL --title --try --cost -o",
     "compare": "--pp --cost --model --tokens --strategy --chunk-size --measured-time --jobs --json -o",
     "serve-sim": (
         "--suite --requests --limit --prefix-hits --concurrency --rate --pp --cost --model --launch --strategy "

@@ -28,6 +28,7 @@ MOST_OPERATIONS = 10_000
 MOST_MOVES = 64
 """Moves of one layer across a boundary between stages that are tried."""
 _SIZES = (0.5, 0.75, 1.25, 1.5, 2.0)
+_SWEPT = ("cpp", "dcpp", "vpp-async", "vpp-packed")
 _TAPERS = ((0.6, 0.4), (0.5, 0.3, 0.2), (0.4, 0.3, 0.2, 0.1))
 """Shares into which a prompt's last chunk is cut."""
 
@@ -257,3 +258,37 @@ def _moved_layers(ranges: Sequence[tuple[int, int]]) -> Iterator[Ranges]:
         for cut in (last - 1, last + 1):
             if first < cut < following[1]:
                 yield (*ranges[:stage], (first, cut), (cut, following[1]), *ranges[stage + 2 :])
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A strategy at a chunk size, and what it comes to; None where it was refused."""
+
+    strategy: str
+    chunk_size: int
+    outcome: Outcome | None
+
+
+def sweep(schedule: Schedule, cost: CostModel, tried: Callable[[], object] = lambda: None) -> tuple[Priced, ...]:
+    """The same prompts under other strategies, at chunk sizes around the schedule's largest; ``tried`` after each.
+
+    Empty for chunks too small to be cut.
+    """
+    found = []
+    for strategy, size in sweep_cases(schedule):
+        try:
+            compiled = _compiled(schedule, passes(Options(strategy=strategy, pp=schedule.pp, chunk_size=size), cost))
+            found.append(Priced(strategy, size, outcome(compiled, cost)))
+        except VppcError:
+            found.append(Priced(strategy, size, None))
+        tried()
+    return tuple(found)
+
+
+def sweep_cases(schedule: Schedule) -> list[tuple[str, int]]:
+    """The strategies and chunk sizes that are swept."""
+    largest = max((chunk.tokens for chunk in schedule.chunks), default=1)
+    if largest < 256:
+        return []
+    sizes = sorted({max(64, round(largest * factor / 64) * 64) for factor in (0.25, *_SIZES, 1.0)})
+    return [(strategy, size) for strategy in _SWEPT for size in sizes]

@@ -28,6 +28,7 @@ COMMANDS = {
     "simulate": "Price a schedule: makespan, TTFT, bubbles, bounds.",
     "explain": "Say why a run takes as long as it does, and what would help.",
     "diff": "Compare two schedules, or a plan and its run.",
+    "report": "Write a page with charts about a schedule, a run or a study.",
     "compare": "Price strategies by chunk size and prompt length.",
     "serve-sim": "Simulate serving: throughput, first tokens, why ranks idle.",
     "serve": "Serve requests as they come, on real ranks.",

@@ -13,7 +13,7 @@ from vppc.costs.chosen import chosen_cost
 from vppc.costs.model import CostModel, OpCosts
 from vppc.errors import CheckFailed, InputError
 from vppc.files import source_name
-from vppc.ir.document import read_schedule
+from vppc.ir.document import parse_schedule, read_schedule
 from vppc.ir.rules import check
 from vppc.ir.schedule import Schedule
 from vppc.profiles.journal import SCHEDULE, is_journal, read_journal
@@ -45,10 +45,10 @@ class Subject:
     measured: Measured | None = None
 
 
-def read_subject(path: str, cost_file: str | None, listed: int = 10) -> Subject:
+def read_subject(path: str, cost_file: str | None, listed: int = 10, text: str | None = None) -> Subject:
     """The run of a schedule file, or the measured run of a journal folder, with ``listed`` differences to its plan.
 
-    Raises as :func:`read_runs` does.
+    ``text`` is what the file holds, if that was read already. Raises as :func:`read_runs` does.
     """
     if is_journal(Path(path)):
         journal = read_journal(path)
@@ -57,7 +57,7 @@ def read_subject(path: str, cost_file: str | None, listed: int = 10) -> Subject:
             return Subject(Run("journal", journal.schedule, timing_of(journal)), None, None)
         measured = measure(journal, cost, listed)
         return Subject(Run("journal", journal.schedule, measured.timing), cost, measured.report, measured)
-    schedule = read_schedule(path)
+    schedule = read_schedule(path) if text is None else parse_schedule(text, source_name(path))
     findings = check(schedule)
     if findings:
         raise CheckFailed(findings, file=source_name(path))

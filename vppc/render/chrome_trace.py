@@ -17,8 +17,9 @@ from itertools import count
 from typing import Any
 
 from vppc.analysis.breakdown import first_tokens
-from vppc.ir.instruction import FORWARD, RECV, SAMPLE, SEND, WAIT
+from vppc.ir.instruction import FORWARD, SAMPLE, WAIT
 from vppc.ir.schedule import Schedule
+from vppc.render.counters import buffers_in_use, kv_tokens
 from vppc.render.lanes import Gap, Hop, Lane, Run, end_of, hops, lanes, reason
 
 Event = dict[str, Any]
@@ -73,8 +74,8 @@ class _RunTrace:
         for lane in lanes(self.run):
             yield from self._program(lane)
             pid = self.pids[lane.rank]
-            yield from self._counter(pid, "buffers in use", "buffers", _buffers(self.run, lane.rank))
-            yield from self._counter(pid, "KV tokens", "tokens", _resident(self.run, lane.rank))
+            yield from self._counter(pid, "buffers in use", "buffers", buffers_in_use(self.run, lane.rank))
+            yield from self._counter(pid, "KV tokens", "tokens", kv_tokens(self.run, lane.rank))
         for hop in hops(self.run):
             yield self._transfer(hop)
             yield from self._flow(hop)
@@ -200,39 +201,3 @@ def _forwards(schedule: Schedule) -> list[int]:
             if op == FORWARD:
                 places[chunk * stages + stage] = index
     return places
-
-
-def _buffers(run: Run, rank: int) -> Iterator[tuple[float, int]]:
-    """When a buffer is taken and given back: written or received into, read, sampled from, or sent."""
-    program = run.schedule.programs[rank]
-    starts, ends = run.timing.starts[rank], run.timing.ends[rank]
-    for index, (op, _, _, x, y, _) in enumerate(program.rows()):
-        if op == RECV:
-            yield starts[index], 1
-        elif op == FORWARD:
-            if y >= 0:
-                yield starts[index], 1
-            if x >= 0:
-                yield ends[index], -1
-        elif op == SAMPLE or (op == WAIT and program.row(x)[0] == SEND):
-            yield ends[index], -1
-
-
-def _resident(run: Run, rank: int) -> Iterator[tuple[float, int]]:
-    """When KV tokens come, with the first forward of their chunk on the rank, and go, with their request's last."""
-    schedule, stages = run.schedule, run.schedule.rank_stages[rank]
-    last_chunk = {part.request: index for index, chunk in enumerate(schedule.chunks) for part in chunk.parts}
-    held: dict[int, int] = {}
-    for index, (op, chunk, stage, *_) in enumerate(schedule.programs[rank].rows()):
-        if op != FORWARD:
-            continue
-        parts = schedule.chunks[chunk].parts
-        if stage == stages[0]:
-            for part in parts:
-                tokens = part.tokens if part.request in held else part.end
-                held[part.request] = held.get(part.request, 0) + tokens
-                yield run.timing.starts[rank][index], tokens
-        if stage == stages[-1]:
-            for part in parts:
-                if last_chunk[part.request] == chunk:
-                    yield run.timing.ends[rank][index], -held.pop(part.request)

@@ -1,0 +1,276 @@
+"""Reports: pages that hold everything they need, say what the numbers are, and work in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.browser import MISSING, browser
+from tests.journals import write_journal
+from tests.plans import DEEPSEEK, deepseek, paper, price
+from vppc.analysis.breakdown import breakdown
+from vppc.analysis.timing import simulate
+from vppc.analysis.work import compute_parts
+from vppc.cli import main, vppc
+from vppc.costs.document import parse_cost
+from vppc.costs.model import CostModel, LayerCost, Linear, OpCosts
+from vppc.explain import sweep
+from vppc.ir.document import schedule_text
+from vppc.ir.schedule import Schedule
+from vppc.render.tables import percent, seconds
+
+pytest.importorskip("bokeh", reason="the charts need Bokeh")
+
+
+def saved(folder: Path, schedule: Schedule) -> str:
+    file = folder / "plan.json"
+    file.write_text("".join(schedule_text(schedule)))
+    return str(file)
+
+
+def written(folder: Path, *arguments: str) -> Path:
+    page = folder / "report.html"
+    shown = CliRunner().invoke(vppc, ["report", *arguments, "-o", str(page)])
+    assert shown.exit_code == 0, shown.output
+    return page
+
+
+def body(page: Path) -> str:
+    """The page's own HTML, without the charts' scripts."""
+    return re.sub(r"<script.*?</script>", "", page.read_text(), flags=re.DOTALL)
+
+
+def test_a_page_says_what_the_schedule_comes_to(tmp_path: Path) -> None:
+    schedule = deepseek("vpp-packed", (40000, 30000), 8192)
+    page = body(written(tmp_path, saved(tmp_path, schedule), "--title", "two prompts"))
+    priced = price(schedule)
+    assert "<h1>two prompts</h1>" in page
+    assert f"<b>{seconds(priced.makespan)}</b>makespan" in page
+    assert f"<b>{percent(priced.efficiency)}</b>efficiency" in page
+    assert f"<b>{seconds(priced.bound.seconds)}</b>lower bound of any order" in page
+    for rank in priced.ranks:
+        assert f'<td class="n">{seconds(rank.compute)}</td>' in page
+    for heading in ("Timeline", "Where the time goes", "What is critical", "What would help", "Memory a rank"):
+        assert f"<h2>{heading}</h2>" in page
+    assert "vppc report " in page
+    assert "deepseek-v3.1-910c-tp8" in page
+
+
+def test_a_page_asks_for_nothing(tmp_path: Path) -> None:
+    page = written(tmp_path, saved(tmp_path, paper("vpp", 4))).read_text()
+    tags = re.findall(r"<(?:script|img|iframe|link)\b[^>]*>", page)
+    assert [tag for tag in tags if re.search(r"\b(src|href)=(?!.?data:)", tag)] == []
+    assert len(page) < 2_000_000
+
+
+def test_what_names_say_is_no_html(tmp_path: Path) -> None:
+    schedule = paper("vpp", 4)
+    evil = replace(schedule.requests[0], id="<script>alert(1)</script>")
+    page = written(tmp_path, saved(tmp_path, replace(schedule, requests=(evil,))), "--title", "<b>").read_text()
+    assert "<script>alert" not in page
+    assert "<h1>&lt;b&gt;</h1>" in page
+
+
+def test_the_page_of_a_run_has_the_plan_beside_it(tmp_path: Path) -> None:
+    schedule = paper("vpp-async", 4)
+    costs = OpCosts.of(schedule, parse_cost(schedule.extra["cost"]))
+    slow = replace(costs, seconds=[1.5 * each for each in costs.seconds])
+    page = body(written(tmp_path, str(write_journal(tmp_path / "run", schedule, simulate(schedule, slow)))))
+    assert "<h2>Plan and fact</h2>" in page
+    assert "forwards took 1.500 of what was planned" in page
+    assert "<h2>What would help</h2>" not in page
+
+
+@pytest.fixture(scope="module")
+def comparison() -> str:
+    options = ["--tokens", "32K", "--chunk-size", "8192", "--chunk-size", "16384", "--strategy", "cpp"]
+    shown = CliRunner().invoke(
+        vppc, ["compare", "--cost", str(DEEPSEEK), *options, "--strategy", "vpp-async", "--json"]
+    )
+    assert shown.exit_code == 0, shown.output
+    return shown.stdout
+
+
+def test_the_page_of_a_comparison(tmp_path: Path, comparison: str) -> None:
+    file = tmp_path / "compare.json"
+    file.write_text(comparison)
+    page = body(written(tmp_path, str(file)))
+    best = [min(outcome["makespan"] for outcome in row["outcomes"]) for row in json.loads(comparison)["rows"]]
+    assert "one prompt of 32,768 tokens, deepseek-v3.1-910c-tp8" in page
+    assert "<td>cpp</td>" in page
+    assert f'<td class="n">{seconds(best[0])}</td>' in page
+    assert f'<td class="n">{100 * (best[0] / best[1] - 1):+.1f}%</td>' in page
+
+
+def test_the_page_of_a_tuning(tmp_path: Path) -> None:
+    cost = ["--cost", str(DEEPSEEK), "--tokens", "16K", "--effort", "0.1", "--placement", "v"]
+    shown = CliRunner().invoke(vppc, ["tune", "--pp", "2", *cost, "--json"])
+    assert shown.exit_code == 0, shown.output
+    file = tmp_path / "tune.json"
+    file.write_text(shown.stdout)
+    [best] = json.loads(shown.stdout)["placements"]
+    page = body(written(tmp_path, str(file)))
+    assert f"<b>{seconds(best['makespan'])}</b>makespan" in page
+    assert "<td>v, 2 a rank</td>" in page
+
+
+def test_a_wrong_comparison_is_refused_with_its_place(
+    tmp_path: Path, comparison: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads(comparison)
+    document["rows"][1]["tokens"] = "many"
+    file = tmp_path / "compare.json"
+    file.write_text(json.dumps(document))
+    with pytest.raises(SystemExit) as stopped:
+        main(["report", str(file)])
+    assert stopped.value.code == 2
+    assert "rows[1].tokens" in capsys.readouterr().err
+
+
+def test_without_bokeh_it_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SystemExit) as stopped:
+        main(["report", saved(tmp_path, paper("cpp", 2))])
+    assert stopped.value.code == 2
+    assert "pip install 'vppc[report]'" in capsys.readouterr().err
+
+
+def test_the_parts_of_compute_add_up_to_it() -> None:
+    schedule = paper("vpp", 3)
+    kinds = (LayerCost(2, 0.5, 0.25, 1.0, 0.125), LayerCost(2, 1.0, 0.5, 0.25, topk=1, indexer_per_pair=0.5))
+    cost = CostModel(kinds, embed=Linear(0.5, 0.25), head=Linear(1.0, 2.0), launch=0.125)
+    costs = OpCosts.of(schedule, cost)
+    ranks = breakdown(schedule, simulate(schedule, costs), costs)
+    for parts, rank in zip(compute_parts(schedule, cost), ranks, strict=True):
+        assert sum(parts.values()) == pytest.approx(rank.compute)
+        assert len([each for each in parts.values() if each]) >= 4
+
+
+def test_the_sweep_prices_what_compile_makes() -> None:
+    schedule = deepseek("vpp-async", (40000,), 8192)
+    swept = {
+        (each.strategy, each.chunk_size): each.outcome for each in sweep(schedule, parse_cost(schedule.extra["cost"]))
+    }
+    again = swept["vpp-async", 8192]
+    assert again is not None
+    assert again.makespan == price(schedule).makespan
+    straight = swept["cpp", 16384]
+    assert straight is not None
+    assert straight.makespan == price(deepseek("cpp", (40000,), 16384)).makespan
+
+
+# In a browser
+
+PLOT = """
+const all = [], walk = view => { all.push(view); for (const each of view.child_views || []) walk(each) }
+for (const root of Bokeh.index.roots) walk(root)
+const plot = all.find(view => view.model.name == "timeline")
+const box = plot.frame.bbox, place = plot.el.getBoundingClientRect(), range = plot.model.x_range
+return {left: place.left + box.left, top: place.top + box.top, width: box.width, height: box.height,
+        start: range.start, end: range.end,
+        labels: plot.model.renderers.filter(each => each.glyph.type == "Text")
+                    .flatMap(each => [...each.data_source.data.text])}
+"""
+TIPS = """
+const found = [], walk = root => { for (const each of root.querySelectorAll("*")) {
+  if (each.classList.contains("bk-Tooltip"))
+    found.push(...[...each.shadowRoot.children].filter(part => part.tagName != "STYLE").map(part => part.innerText))
+  if (each.shadowRoot) walk(each.shadowRoot)
+} }
+walk(document)
+return found.join("\\n").split("\\n").filter(line => line.trim())
+"""
+IDLE = "return window.Bokeh !== undefined && Bokeh.documents.length > 0 && Bokeh.documents.every(each => each.is_idle)"
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    if MISSING:
+        pytest.skip(MISSING)
+    with browser(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
+
+
+def opened(driver: Any, page: Path) -> None:
+    """Open a page and wait for its charts to be drawn."""
+    driver.get_log("performance")
+    driver.get_log("browser")
+    driver.get(page.as_uri())
+    until(lambda: driver.execute_script(IDLE))
+
+
+def until(holds: Any) -> Any:
+    """Wait for something to hold, twenty seconds at most."""
+    for _ in range(200):
+        if found := holds():
+            return found
+        time.sleep(0.1)
+    pytest.fail("it never comes to that")
+
+
+def hover(driver: Any, x: float, y: float) -> list[str]:
+    """What the timeline says of a place, in parts of its width and height."""
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    plot = driver.execute_script(PLOT)
+    actions = ActionChains(driver)
+    actions.w3c_actions.pointer_action.move_to_location(
+        int(plot["left"] + x * plot["width"]), int(plot["top"] + y * plot["height"])
+    )
+    actions.perform()
+    found: list[str] = until(lambda: driver.execute_script(TIPS))
+    return found
+
+
+@pytest.mark.slow
+def test_a_browser_shows_the_page_without_a_network(chromium: Any, tmp_path: Path) -> None:
+    """Two ranks, three chunks: rank 0 is busy until 12 of 18 s; rank 1 waits 4 to 6 s for C1."""
+    page = written(tmp_path, saved(tmp_path, paper("cpp", 3)))
+    opened(chromium, page)
+    assert [entry for entry in chromium.get_log("browser") if entry["level"] not in ("INFO", "DEBUG")] == []
+    events = (json.loads(entry["message"])["message"] for entry in chromium.get_log("performance"))
+    asked = [each["params"]["request"]["url"] for each in events if each["method"] == "Network.requestWillBeSent"]
+    assert [url for url in asked if not url.startswith(("file:", "data:", "chrome"))] == []
+    assert page.as_uri() in asked
+    assert hover(chromium, 0.5, 0.25)[:3] == [
+        "C2 s0 on rank 0, layers 0 to 1",
+        "r0: 1 token behind 2",
+        "6 s to 12 s: 6 s",
+    ]
+    assert hover(chromium, 5 / 18, 0.75)[:3] == [
+        "rank 1 waits for the input of C1 s1 from rank 0, which runs C1 s0 until 6 s",
+        "imbalance, in steady",
+        "4 s to 6 s: 2 s",
+    ]
+    until(lambda: "C2 s0" in chromium.execute_script(PLOT)["labels"])
+
+
+@pytest.mark.slow
+def test_five_thousand_operations_zoom(chromium: Any, tmp_path: Path) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
+
+    schedule = deepseek("vpp-packed", (524288, 524288), 1664, 4)
+    assert len(schedule.chunks) * len(schedule.stages) > 5000
+    opened(chromium, written(tmp_path, saved(tmp_path, schedule), "--no-try"))
+    assert [entry for entry in chromium.get_log("browser") if entry["level"] not in ("INFO", "DEBUG")] == []
+    plot = chromium.execute_script(PLOT)
+    assert (plot["start"], plot["end"]) == (0, pytest.approx(price(schedule).makespan))
+    assert plot["labels"] == []
+    middle = int(plot["left"] + plot["width"] / 2), int(plot["top"] + plot["height"] / 2)
+    for _ in range(3):
+        ActionChains(chromium).scroll_from_origin(ScrollOrigin.from_viewport(*middle), 0, -600).perform()
+    until(lambda: chromium.execute_script(PLOT)["labels"])
+    zoomed = chromium.execute_script(PLOT)
+    assert 0 < zoomed["end"] - zoomed["start"] < plot["end"] / 10
+    assert (zoomed["start"] + zoomed["end"]) / 2 == pytest.approx(plot["end"] / 2, rel=0.01)

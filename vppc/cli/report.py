@@ -1,0 +1,100 @@
+"""``vppc report``."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+from pathlib import Path, PurePath
+
+import click
+
+from vppc import __version__
+from vppc.cli.progress import progress
+from vppc.cli.runs import planned, read_subject
+from vppc.errors import InputError
+from vppc.explain import (
+    MOST_OPERATIONS,
+    changes,
+    outcome,
+    steps,
+    sweep,
+    sweep_cases,
+    trials,
+    with_free_transfers,
+)
+from vppc.files import read_text, source_name, write_text
+from vppc.ir.schedule import Schedule
+from vppc.json_text import loads
+from vppc.profiles.journal import is_journal
+
+MOST_DRAWN = 100_000
+"""(chunk, stage) pairs of a schedule that a browser still moves."""
+
+
+@click.command(name="report")
+@click.argument("file", metavar="FILE|JOURNAL")
+@click.option("--title", help="The page's title [default: the file's name].")
+@click.option(
+    "--try/--no-try", "wanted", default=None, help=f"Try changes [default: up to {MOST_OPERATIONS:,} operations]."
+)
+@click.option("--cost", "cost_file", metavar="FILE", help="Cost file [default: the one embedded in the schedule].")
+@click.option("-o", "--output", metavar="FILE", help="Where to write the page [default: stdout].")
+def command(file: str, title: str | None, wanted: bool | None, cost_file: str | None, output: str | None) -> None:
+    """Write a page of HTML with charts, which needs no network, about a schedule, a run, a comparison or a tuning.
+
+    \b
+    vppc report plan.json -o report.html
+    vppc report out/run -o report.html
+    vppc compare --cost cost.json --json | vppc report - -o report.html
+
+    FILE is a schedule, the folder of a journal, or what vppc compare --json or vppc tune --json have printed (- is
+    stdin). The page has the headline numbers, a timeline to zoom, where each rank's time goes, bubbles by cause and
+    phase, the critical path, chunk sizes, memory, what would help, and where all that comes from.
+    """
+    if importlib.util.find_spec("bokeh") is None:
+        raise InputError("the charts need Bokeh, which is not installed", remedy="pip install 'vppc[report]'")
+    from vppc.render.html_report.run import Studied, run_page
+    from vppc.render.html_report.studies import study_page
+
+    name = title or f"{PurePath(source_name(file)).stem or 'run'}"
+    said = ["vppc", "report", file, *(("--cost", cost_file) if cost_file else ())]
+    provenance = {"made by": f"vppc {__version__}", "command": shlex.join(said)}
+    if not is_journal(Path(file)):
+        text = read_text(file)
+        document = loads(text, source_name(file)) if text.lstrip().startswith("{") else {}
+        page = study_page(document, source_name(file), name, provenance) if isinstance(document, dict) else None
+        if page is not None:
+            write_text(output, page.html())
+            return
+    else:
+        text = None
+    subject = read_subject(file, cost_file, text=text)
+    schedule, cost = subject.run.schedule, subject.cost
+    size = len(schedule.chunks) * len(schedule.stages)
+    if size > MOST_DRAWN:
+        raise InputError(
+            f"{size:,} operations are too many for a page",
+            file=source_name(file),
+            remedy=f"at most {MOST_DRAWN:,}; vppc simulate, explain and trace take any number",
+        )
+    studied: Studied | None = None
+    if cost is not None and subject.measured is None:
+        studied = Studied(outcome(schedule, cost), with_free_transfers(schedule, cost))
+        if wanted is True or (wanted is None and size <= MOST_OPERATIONS):
+            cases = sum(1 for _ in changes(schedule, cost)) + len(sweep_cases(schedule))
+            with progress("try", cases) as done:
+                tried, refused = trials(schedule, cost, done)
+                swept = sweep(schedule, cost, done)
+            studied = Studied(studied.before, studied.free, tried, refused, swept, steps(schedule, cost))
+    runs = [subject.run]
+    if subject.measured is not None and cost is not None:
+        runs.insert(0, planned("plan", schedule, cost))
+    provenance |= _sources(schedule)
+    page = run_page(name, runs, subject.report, cost, subject.measured, studied, provenance)
+    write_text(output, page.html())
+
+
+def _sources(schedule: Schedule) -> dict[str, str]:
+    """What the schedule says of where it comes from."""
+    said = schedule.extra.get("provenance")
+    return {key: str(value) for key, value in said.items()} if isinstance(said, dict) else {}

@@ -1,0 +1,1 @@
+"""Reports as single pages of HTML with charts. Only ``charts`` needs Bokeh."""

@@ -1,0 +1,282 @@
+"""The report of a schedule or of a run: what it comes to, where its time goes, why, and what else there would be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import groupby
+
+from vppc.analysis.activity import Activity, Doing
+from vppc.analysis.bubbles import CAUSES, PHASES, Bubble, bubbles, totals
+from vppc.analysis.critical import CriticalPath, critical_path
+from vppc.analysis.report import Report
+from vppc.analysis.work import compute_parts
+from vppc.costs.document import cost_json
+from vppc.costs.model import CostModel, OpCosts
+from vppc.explain import Outcome, Priced, Step, Trial
+from vppc.profiles.measured import Measured
+from vppc.render.explain import path_text, steps_text, trials_text, waits_text
+from vppc.render.html_report import charts
+from vppc.render.html_report.page import Page, Section, html_table, paragraph
+from vppc.render.lanes import Run
+from vppc.render.listing import headline
+from vppc.render.profile import differences_table
+from vppc.render.tables import count, percent, seconds
+
+LISTED_REQUESTS = 40
+"""So many requests are listed one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Studied:
+    """What was tried around a schedule: it as it is, changes one by one, other strategies by chunk size, its passes."""
+
+    before: Outcome
+    free: Outcome
+    trials: tuple[Trial, ...] = ()
+    refused: tuple[str, ...] = ()
+    sweep: tuple[Priced, ...] = ()
+    steps: tuple[Step, ...] = ()
+
+
+def run_page(
+    title: str,
+    runs: Sequence[Run],
+    report: Report | None,
+    cost: CostModel | None,
+    measured: Measured | None,
+    studied: Studied | None,
+    provenance: Mapping[str, str],
+) -> Page:
+    """The page of a run, the last of ``runs``; others before it are drawn above it, on the same axis of time."""
+    run = runs[-1]
+    schedule = run.schedule
+    activities = [Activity.of(each.schedule, each.timing) for each in runs]
+    judged = [(each, activity, bubbles(activity)) for each, activity in zip(runs, activities, strict=True)]
+    _, activity, pieces = judged[-1]
+    path = critical_path(activity)
+    causes, phases = charts.bubble_bars(pieces)
+    drawn = {
+        "timeline": charts.timelines(judged),
+        "causes": charts.bars("bubbles by cause", causes),
+        "phases": charts.bars("bubbles by phase", phases),
+        "buffers": charts.held(run, activity, "buffers"),
+        "kv": charts.held(run, activity, "KV tokens"),
+    }
+    if report is not None:
+        drawn["work"] = charts.bars(
+            "the makespan as each rank spends it",
+            charts.work_bars(
+                [f"rank {rank.rank}" for rank in report.ranks],
+                [
+                    (rank.compute, rank.collective, rank.exposed_transfer, rank.launch_stall, rank.free)
+                    for rank in report.ranks
+                ],
+            ),
+        )
+    drawn["chunks"] = charts.chunks(run, _chunk_seconds(run, cost))
+    if studied is not None and studied.sweep:
+        drawn["sweep"] = charts.lines(
+            "makespan by strategy and chunk size", "tokens a chunk", "seconds", _by_strategy(studied)
+        )
+    head, scripts, places = charts.embedded(drawn)
+    sections = [
+        Section(
+            "Timeline",
+            "<p>Scroll to zoom, drag to move, rest on anything for what it is and why a rank waits. "
+            "Blocks: hue by request, light and dark by sweep over the ranks.</p>" + places["timeline"],
+        ),
+        *_breakdown(report, cost, run, places),
+        Section("Bubbles, and what ranks really wait for", _bubbles(activity, pieces, places)),
+        Section("What is critical", _critical(activity, path, report, studied)),
+        *_differences(measured),
+        Section("Chunks and prompts", places["chunks"] + _requests(run, report)),
+        *_study(studied, places),
+        Section("Memory a rank", _pair(places["kv"], places["buffers"]) + _memory(run)),
+    ]
+    lines = list(headline(schedule))
+    facts = _facts(activity, report)
+    sources = {**provenance, **({"costs": cost.name or "unnamed"} if cost is not None else {})}
+    page_sections = [*sections, *([_costs(cost)] if cost is not None else [])]
+    return Page(title, ". ".join(lines) + ".", facts, page_sections, head, scripts, sources)
+
+
+def _facts(activity: Activity, report: Report | None) -> dict[str, str]:
+    schedule = activity.schedule
+    total = activity.end - activity.start
+    facts = {"makespan": seconds(total)}
+    tokens = sum(chunk.tokens for chunk in schedule.chunks)
+    facts["tokens a second"] = f"{tokens / total:,.0f}" if total else "0"
+    if report is not None:
+        bubble = [rank.bubble_ratio for rank in report.ranks]
+        low, high = percent(min(bubble)), percent(max(bubble))
+        facts["efficiency"] = percent(report.efficiency)
+        facts["lower bound of any order"] = seconds(report.bound.seconds)
+        facts["above the lower bound"] = percent(abs(report.gap))
+        facts["bubble of a rank"] = low if low == high else f"{low} to {high}"
+        known = [ttft for ttft in report.ttft if ttft is not None]
+        if known:
+            facts["first token, mean"] = seconds(sum(known) / len(known))
+    return facts
+
+
+def _breakdown(report: Report | None, cost: CostModel | None, run: Run, places: Mapping[str, str]) -> list[Section]:
+    """The paper's Table 1, and the panels of its Table 2, for every rank."""
+    if report is None:
+        return []
+    total = report.makespan
+    table_1 = html_table(
+        ("rank", "computing", "bubble", "exposed comm.", "total", "bubble ratio", "hidden transfer"),
+        (
+            (
+                str(rank.rank),
+                seconds(rank.compute),
+                seconds(rank.launch_stall + rank.free),
+                seconds(rank.collective + rank.exposed_transfer),
+                seconds(total),
+                percent(rank.bubble_ratio),
+                seconds(rank.hidden_transfer),
+            )
+            for rank in report.ranks
+        ),
+        ">",
+    )
+    detail = html_table(
+        ("rank", "free", "launch stall", "collective", "exposed transfer"),
+        (
+            tuple(map(str, (rank.rank,)))
+            + tuple(map(seconds, (rank.free, rank.launch_stall, rank.collective, rank.exposed_transfer)))
+            for rank in report.ranks
+        ),
+        ">",
+    )
+    body = f"{places['work']}<h3>As the paper's Table 1</h3>{table_1}"
+    if cost is not None:
+        parts = compute_parts(run.schedule, cost)
+        kinds = [part for part in parts[0] if any(each[part] for each in parts)] if parts else []
+        rows = ((str(rank), *(seconds(each[part]) for part in kinds)) for rank, each in enumerate(parts))
+        body += (
+            f"<h3>As its Table 2 (b), computation by terms of the costs</h3>{html_table(('rank', *kinds), rows, '>')}"
+        )
+    body += f"<h3>As its Table 2 (c), bubbles and communication</h3>{detail}"
+    return [Section("Where the time goes", body)]
+
+
+def _bubbles(activity: Activity, pieces: Sequence[Sequence[Bubble]], places: Mapping[str, str]) -> str:
+    headers = ("rank", "idle", *CAUSES, *(f"in {phase}" for phase in PHASES))
+    rows = []
+    for rank, each in enumerate(pieces):
+        causes, phases = totals(each, "cause"), totals(each, "phase")
+        idle = sum(causes.values())
+        rows.append((str(rank), *map(seconds, (idle, *causes.values(), *phases.values()))))
+    return (
+        _pair(places["causes"], places["phases"])
+        + html_table(headers, rows, ">")
+        + paragraph(waits_text(activity, pieces))
+    )
+
+
+def _critical(activity: Activity, path: CriticalPath, report: Report | None, studied: Studied | None) -> str:
+    text = paragraph(path_text(activity, path, report, None if studied is None else studied.free))
+    stretches = [(rank, list(links)) for rank, links in groupby(path.links, key=lambda link: link.rank)]
+    rows = [
+        (
+            seconds(links[0].start - activity.start),
+            seconds(links[-1].end - activity.start),
+            f"rank {rank}",
+            seconds(sum(link.seconds for link in links if link.doing is Doing.RUN)),
+            seconds(sum(link.seconds for link in links if link.doing is not Doing.RUN)),
+        )
+        for rank, links in stretches[:LISTED_REQUESTS]
+    ]
+    table = html_table(("from", "to", "on", "at work", "in transfers and waits"), rows, ">><")
+    return f"{text}<details><summary>the path, stretch by stretch</summary>{table}</details>"
+
+
+def _differences(measured: Measured | None) -> list[Section]:
+    if measured is None:
+        return []
+    plan, fact = measured.plan.makespan, measured.report.makespan
+    text = (
+        f"Planned {seconds(plan)}, measured {seconds(fact)}; forwards took {measured.forwards_ratio:.3f} of what was "
+        f"planned. Clocks agree to within {seconds(measured.journal.uncertainty)}."
+    )
+    table = differences_table(measured.journal.schedule, measured.differences, ("planned", "measured"))
+    return [Section("Plan and fact", f"{paragraph(text)}<pre>{escape(table)}</pre>")]
+
+
+def _requests(run: Run, report: Report | None) -> str:
+    requests = run.schedule.requests
+    ttft = report.ttft if report is not None else [None] * len(requests)
+    rows = [
+        (
+            request.id,
+            count(request.prompt_tokens),
+            count(request.cached_tokens),
+            seconds(request.arrival),
+            "" if token is None else seconds(token),
+        )
+        for request, token in list(zip(requests, ttft, strict=True))[:LISTED_REQUESTS]
+    ]
+    more = len(requests) - len(rows)
+    listed = html_table(("request", "prompt", "cached", "arrival", "first token after"), rows)
+    return listed + (paragraph(f"and {count(more, 'request')} more") if more else "")
+
+
+def _study(studied: Studied | None, places: Mapping[str, str]) -> list[Section]:
+    if studied is None:
+        return []
+    sections = []
+    if studied.trials or studied.refused:
+        changes = f"<pre>{_body(trials_text(studied.before, studied.trials, studied.refused))}</pre>"
+        sections.append(Section("What would help", places.get("sweep", "") + changes))
+    if studied.steps:
+        sections.append(Section("What each pass did", f"<pre>{_body(steps_text(studied.steps))}</pre>"))
+    return sections
+
+
+def _body(text: str) -> str:
+    """A text as HTML, without the heading on its first line if a table follows."""
+    head, _, rest = text.partition("\n")
+    return escape(rest if "---" in rest else head + "\n" + rest)
+
+
+def _by_strategy(studied: Studied) -> dict[str, list[tuple[float, float]]]:
+    found: dict[str, list[tuple[float, float]]] = {}
+    for each in studied.sweep:
+        if each.outcome is not None:
+            found.setdefault(each.strategy, []).append((each.chunk_size, each.outcome.makespan))
+    return found
+
+
+def _memory(run: Run) -> str:
+    """What the compiler wrote of each rank's memory; nothing where the device was not known."""
+    known = [(program.rank, program.extra["memory"]) for program in run.schedule.programs if "memory" in program.extra]
+    if not known:
+        return paragraph("Bytes are not known: the schedule was compiled without a model and a device.")
+    keys = [key for key, value in known[0][1].items() if isinstance(value, int)]
+    rows = [(str(rank), *(_bytes(key, memory.get(key, 0)) for key in keys)) for rank, memory in known]
+    return html_table(("rank", *(key.replace("_", " ") for key in keys)), rows, ">")
+
+
+def _bytes(key: str, value: int) -> str:
+    return f"{value / 2**30:.2f} GiB" if value >= 2**20 and "tokens" not in key else count(value)
+
+
+def _chunk_seconds(run: Run, cost: CostModel | None) -> list[float]:
+    schedule = run.schedule
+    if cost is None:
+        return [0.0] * len(schedule.chunks)
+    stages, priced = len(schedule.stages), OpCosts.of(schedule, cost).seconds
+    return [sum(priced[first : first + stages]) for first in range(0, len(priced), stages)]
+
+
+def _costs(cost: CostModel) -> Section:
+    shown = escape(json.dumps(cost_json(cost), indent=1))
+    return Section("Costs", f"<details><summary>the cost file</summary><pre>{shown}</pre></details>")
+
+
+def _pair(left: str, right: str) -> str:
+    return f'<div class="pair"><div>{left}</div><div>{right}</div></div>'
