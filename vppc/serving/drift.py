@@ -18,7 +18,7 @@ from vppc.ir.schedule import Chunk, Schedule
 from vppc.ir.segment import Segment
 
 WINDOW = 256
-LEAST = 32
+LEAST = 64
 """FORWARDs before which nothing is said: the first ones are cold."""
 KEPT = 1000
 """The newest FORWARDs, and SAMPLEs, that costs are fitted to."""

@@ -109,7 +109,8 @@ class Ranks:
                     done += report.done
                     put(report)
             except RuntimeError:  # what torch's stores raise
-                put(RunFailed(f"the ranks are dead or stopped: they have said nothing for {patience:g} s"))
+                said = "the ranks are dead or stopped: they have said nothing for" if inbox.count else "no rank came in"
+                put(RunFailed(f"{said} {patience:g} s"))
 
         threading.Thread(target=hear, name="reports", daemon=True).start()
 
