@@ -355,11 +355,16 @@ class Pipeline:
 def _room(setup: Schedule, limits: Limits, policy: Policy, strategy: str) -> tuple[int, int]:
     """How many chunks may be in flight, and how many buffers a rank has.
 
-    Without a limit as many chunks as there are ranks on a straight placement, and what the order needs on others.
+    Without a limit as many chunks as there are ranks on a straight placement. On others what the order needs, or by
+    the paper's policy one more than there are ranks.
     """
-    packed = strategy == "vpp-packed" and policy.packed
-    least = setup.pp if setup.vp == 1 else default_in_flight(setup.stage_ranks, packed)
-    in_flight = limits.max_in_flight or least
+    if setup.vp == 1:
+        usual = setup.pp
+    elif policy.one_more:
+        usual = setup.pp + 1
+    else:
+        usual = default_in_flight(setup.stage_ranks, strategy == "vpp-packed")
+    in_flight = limits.max_in_flight or usual
     if strategy == "vpp":
         return in_flight, limits.max_buffers or 2 * setup.vp  # a step's outputs, and its inputs or what it receives
     if limits.max_buffers is None:

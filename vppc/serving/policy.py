@@ -5,8 +5,7 @@ policy      the next chunk goes to
 ==========  =============================================================================================
 fcfs        the request that came first
 dual-queue  the same, as the VPP paper has it: batches that have not reached the fold before those that have,
-            without regard to whose first token is nearer, and one batch in flight more than the order of one
-            prompt needs hops
+            without regard to whose first token is nearer, and one batch more in flight than there are ranks
 srpf        the request with the fewest tokens left (shortest remaining prefill first)
 deadline    the request whose latest start for its TTFT target is nearest; those that are late come last
 ==========  =============================================================================================
@@ -56,13 +55,13 @@ Key: TypeAlias = Callable[[Waiting, float], tuple[float, ...]]
 @dataclass(frozen=True, slots=True)
 class Policy:
     """A named policy. ``finish_first`` lets a late stage of an earlier prompt go before an early one of a later
-    prompt, where no rank runs dry by it; ``packed`` is whether rank 0 runs ahead as far as packing wants to."""
+    prompt, where no rank runs dry by it; ``one_more`` has one chunk more in flight than there are ranks."""
 
     name: str
     key: Key
     patience: float = 60.0
     finish_first: bool = True
-    packed: bool = True
+    one_more: bool = False
 
 
 def _came_first(waiting: Waiting, now: float) -> tuple[float, ...]:
@@ -100,7 +99,7 @@ def policy(name: str, cost: CostModel, pp: int, *, patience: float = 60.0, ttft_
         case "fcfs":
             return Policy(name, _came_first, patience)
         case "dual-queue":
-            return Policy(name, _came_first, patience, finish_first=False, packed=False)
+            return Policy(name, _came_first, patience, finish_first=False, one_more=True)
         case "srpf":
             return Policy(name, _shortest, patience)
         case "deadline":

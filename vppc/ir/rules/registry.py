@@ -113,7 +113,9 @@ class Report:
 
     def findings(self) -> tuple[Finding, ...]:
         """The findings of the lowest level that has any, rule by rule."""
-        level = min((RULES[code].level for code in self._found), default=HEADER)
+        if not self._found:
+            return ()
+        level = min(RULES[code].level for code in self._found)
         shown: list[Finding] = []
         for code, rule in RULES.items():
             if rule.level == level and code in self._found:
