@@ -60,6 +60,7 @@ def test_first_tokens_are_those_of_one_process(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_served_disturbs_nothing(tmp_path: Path) -> None:
+    """Nor does it that the last request comes after longer than what anybody is waited for."""
     lines = [
         {"id": "a", "prompt_tokens": 30},
         "not JSON",
@@ -72,12 +73,13 @@ def test_what_cannot_be_served_disturbs_nothing(tmp_path: Path) -> None:
         {"id": "d", "prompt_tokens": 500},
         "[1]",
         "\x00",
+        {"id": "late", "prompt_tokens": 3, "arrival": 4.5},
     ]
-    with Serving(tmp_path, 2, "--runner", "null") as serving:
+    with Serving(tmp_path, 2, "--runner", "null", timeout=4) as serving:
         server = Server(serving, 2, cost(4), chunk_size=16, max_resident_tokens=100, prefixes=False)
         served = server.serve(lines)
         succeeded(serving.ended())
-    assert {each["id"]: each["token"] for each in server.out if "token" in each} == {"a": 0, "line-6": 0}
+    assert {each["id"]: each["token"] for each in server.out if "token" in each} == {"a": 0, "line-6": 0, "late": 0}
     assert sorted((each["line"], each.get("id")) for each in server.out if "error" in each) == [
         (2, None),
         (4, None),
@@ -88,7 +90,7 @@ def test_what_cannot_be_served_disturbs_nothing(tmp_path: Path) -> None:
         (10, None),
         (11, None),
     ]
-    assert (served.accepted, served.wrong, served.refused) == (2, 8, 0)
+    assert (served.accepted, served.wrong, served.refused) == (3, 8, 0)
 
 
 def test_a_full_queue_refuses(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ What comes out, a JSON object each, as it happens:
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import threading
@@ -46,6 +47,8 @@ TICK = 0.1
 """Seconds between two passes of the loop, at most."""
 PAUSE = 0.0005
 """And at least, so that what happens at once is answered at once."""
+CLOCK_DRIFT = 1e-4
+"""Seconds a second by which clocks of two machines part, at most."""
 AHEAD = 1024
 """Lines that are read and do not count yet; further ones stay where they are."""
 
@@ -141,7 +144,8 @@ class Coordinator:
         self._indices = 0
         self._ended = self._terminated = False
         self._start = time.monotonic()
-        self._skew = float("inf")  # between the ranks' clock and this one, and the quickest way of a report
+        self._skew = math.inf  # between the ranks' clock and this one, and the quickest way of a report
+        self._measured = 0.0  # when that was
         self._running: set[int] = set()
         self._done: set[int] = set()
         pp = len(compiler.opening().programs)
@@ -161,7 +165,7 @@ class Coordinator:
         with _drained_by_sigterm(self._events.put):
             while len(self._running) < ranks.size:
                 self._pass(TICK)
-            self._start = time.monotonic()
+            self._start, self._skew = time.monotonic(), math.inf
             threading.Thread(target=self._read, args=(lines,), name="lines", daemon=True).start()
             while self._due or self._open or not self._ended:
                 self._step()
@@ -254,7 +258,11 @@ class Coordinator:
                 f"{request.cached_tokens} tokens are cached, and these ranks keep no prefixes",
                 remedy="leave cached_tokens out: they are computed",
             )
+        if request.id in self._open:
+            raise InputError(f"the id {request.id!r} is in use", remedy="give each request an id of its own")
         self._compiler.add(request, now)
+        if not self._open:
+            self._went_on = time.monotonic()
         self._open[request.id] = _Open(request, request.arrival)
         if not self.served.accepted:
             self.served.first = request.arrival
@@ -297,7 +305,7 @@ class Coordinator:
         self._ranks.heard(report)
         if report.running:
             self._running.add(report.process)
-            self._skew = min(self._skew, self._now() - report.now)
+            self._compare_clocks(report.now)
         if report.done:
             self._done.add(report.process)
         for index, token, when in report.tokens:
@@ -311,6 +319,12 @@ class Coordinator:
             self._drift.ran(rank, report.first, report.times)
             if news := self._drift.news():
                 self._alarm(news)
+
+    def _compare_clocks(self, theirs: float) -> None:
+        """The quickest report tells most; old ones count for less and less, since clocks drift apart."""
+        now = self._now()
+        self._skew = min(self._skew + (now - self._measured) * CLOCK_DRIFT, now - theirs)
+        self._measured = now
 
     def _token(self, index: int, token: int, when: float) -> None:
         started = self._started.pop(index, None)
