@@ -97,7 +97,10 @@ class Verifier:
 
     def _scan(self, first_chunk: int, code: Sequence[array[int]]) -> None:
         for tape, more in zip(self.tapes, code, strict=True):
-            tape.expect(first_chunk)
+            if first_chunk < len(self.prompts.chunks):
+                tape.expect(first_chunk)
+            if not more:
+                continue
             index = len(tape)
             rows = tape.extend(more)
             while (index := accept(tape, rows, index)) < len(tape):
