@@ -1,6 +1,7 @@
 """Tuned schedules as a user gets them: better than any fixed chunk, ordinary, within what was asked, and bounded."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from vppc.tuning.workload import Limits, Workload
 
 COST_FILE = str(Path(__file__).resolve().parents[1] / "examples" / "costs" / "deepseek-v3.1-910c-tp8.json")
 MODEL = Model("m", 61)
+SIZES = (4096, 8192, 12288, 16384, 24576, 32768)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,7 @@ def long_prompt(cost: CostModel) -> Tuned:
     return tune(Task(requests=(Request("r", 131072),), cost=cost, model=MODEL, pp=2, placement="v"))[0]
 
 
-def best_fixed(cost: CostModel, tokens: int, pp: int) -> float:
+def best_fixed(cost: CostModel, tokens: int, pp: int, sizes: Sequence[int] = SIZES) -> float:
     """The makespan of vpp-async at its best fixed chunk."""
     return min(
         predict(
@@ -53,7 +55,7 @@ def best_fixed(cost: CostModel, tokens: int, pp: int) -> float:
             ),
             cost,
         ).makespan
-        for size in (4096, 8192, 12288, 16384, 24576, 32768)
+        for size in sizes
     )
 
 
@@ -65,6 +67,12 @@ def test_a_long_prompt_beats_annealing_and_every_fixed_chunk(cost: CostModel, lo
 def test_four_ranks_beat_annealing(cost: CostModel) -> None:
     [tuned] = tune(Task(requests=(Request("r", 131072),), cost=cost, model=MODEL, pp=4, placement="v"))
     assert tuned.report.efficiency > 0.804
+
+
+def test_sixteen_ranks_are_tuned_like_two(cost: CostModel) -> None:
+    [tuned] = tune(Task(requests=(Request("r", 65536),), cost=cost, model=MODEL, pp=16, placement="v", effort=0.1))
+    assert check(tuned.schedule) == ()
+    assert best_fixed(cost, 65536, 16, sizes=(2048, 4096)) / tuned.report.makespan > 1.06
 
 
 def test_thinner_stages_are_better_for_short_prompts(cost: CostModel) -> None:
