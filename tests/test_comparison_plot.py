@@ -21,6 +21,7 @@ from vppc.passes.strategies import Options
 from vppc.render.comparison_plot import comparison_plot
 from vppc.render.palette import DARK, LIGHT
 
+ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden" / "comparison.svg"
 SVG = "{http://www.w3.org/2000/svg}"
 COST = CostModel((LayerCost(4, fixed=0.5, per_pair=1.0, collective_fixed=0.25),), transfer=Linear(0.25), name="small")
@@ -169,6 +170,25 @@ def test_families_of_strategies_differ_for_every_eye_and_from_the_paper(eye: tup
         assert all(contrast(each, theme.paper) > 4.5 for each in theme.series)
 
 
+# Pictures in the documents
+
+
+@pytest.mark.parametrize("name", ["paper", "ablation"])
+def test_the_documents_pictures_are_what_their_commands_draw(name: str, tmp_path: Path) -> None:
+    """Drawn anew by: python -m tests.test_comparison_plot"""
+    command = commands()[name]
+    target = tmp_path / "x.svg"
+    assert call(*command, "-o", str(target)).exception is None
+    assert target.read_text() == (ROOT / "docs" / "images" / f"{name}.svg").read_text()
+
+
+def commands() -> dict[str, list[str]]:
+    """The arguments of the commands in docs/paper.md, by the picture that they draw."""
+    text = (ROOT / "docs" / "paper.md").read_text().replace("\\\n", "")
+    found = (re.match(r"    vppc compare (.*) -o (\w+)\.svg$", line) for line in text.splitlines())
+    return {match[2]: match[1].replace("examples/", f"{ROOT}/examples/").split() for match in found if match}
+
+
 # The command
 
 
@@ -198,8 +218,8 @@ def test_the_output_is_a_picture_by_its_name(cost: str, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_drawn(tmp_path: Path) -> None:
-    assert str(call("--cost", "missing.json", "-o", "x.png").exception).startswith(
-        "x.png: -o: .png is no format that can be drawn\n  hint: write plan.svg"
+    assert str(call("--cost", "missing.json", "-o", "x.pdf").exception).startswith(
+        "x.pdf: -o: .pdf is no format that can be drawn\n  hint: a name ending in"
     )
     assert str(call("--cost", "missing.json", "--json", "-o", "x.svg").exception) == (
         "x.svg: --json: a picture is no JSON\n  hint: leave it out, or give -o a name ending in .json"
@@ -208,3 +228,5 @@ def test_what_cannot_be_drawn(tmp_path: Path) -> None:
 
 if __name__ == "__main__":
     GOLDEN.write_text(comparison_plot(golden(), "auto"), encoding="utf-8")
+    for name, command in commands().items():
+        assert call(*command, "-o", str(ROOT / "docs" / "images" / f"{name}.svg")).exception is None

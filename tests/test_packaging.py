@@ -165,7 +165,7 @@ def test_every_dependency_is_locked_inside_its_bounds() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
     wanted = project["build-system"]["requires"] + project["project"]["dependencies"]
-    for text in wanted + extras["runtime"] + extras["test"]:
+    for text in wanted + extras["runtime"] + extras["report"] + extras["test"]:
         requirement = Requirement(text)
         version = locked[requirement.name.lower().replace("_", "-")]
         assert requirement.specifier.contains(version), f"{text} does not allow {version}"

@@ -372,14 +372,35 @@ def test_options(tmp_path: Path) -> None:
 
 
 def test_other_formats_are_refused_before_anything_is_read(tmp_path: Path) -> None:
-    target = str(tmp_path / "x.png")
+    target = str(tmp_path / "x.pdf")
     assert str(call("missing.json", "-o", target).exception) == (
-        f"{target}: -o: .png is no format that can be drawn\n"
-        "  hint: write plan.svg and convert it: rsvg-convert plan.svg -o plan.png"
+        f"{target}: -o: .pdf is no format that can be drawn\n  hint: a name ending in .svg, .html or .png"
     )
     assert str(call("missing.json", "-o", "x").exception) == (
-        "x: -o: a file without a suffix is no format that can be drawn\n  hint: a name ending in .svg or .html"
+        "x: -o: a file without a suffix is no format that can be drawn\n  hint: a name ending in .svg, .html or .png"
     )
+
+
+def test_png(tmp_path: Path) -> None:
+    resvg = pytest.importorskip("resvg_py", reason="PNG needs resvg_py")
+    target = tmp_path / "x.png"
+    plan = saved(tmp_path / "plan.json", paper("vpp", 4))
+    assert call(plan, "--width", "700", "-o", str(target)).exception is None
+    drawn = target.read_bytes()
+    assert drawn[:8] == b"\x89PNG\r\n\x1a\n"
+    assert int.from_bytes(drawn[16:20]) == 2 * 700  # the width in its header
+    assert drawn == bytes(resvg.svg_to_bytes(svg_string=call(plan, "--width", "700").output, zoom=2.0))
+
+
+def test_png_without_what_draws_it_or_without_fonts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("resvg_py", reason="PNG needs resvg_py")
+    target = str(tmp_path / "x.png")
+    plan = saved(tmp_path / "plan.json", paper("vpp", 4))
+    monkeypatch.setattr("resvg_py.svg_to_bytes", lambda **options: b"the same, with letters and without")
+    assert "no font is found" in str(call(plan, "-o", target).exception)
+    monkeypatch.setattr("vppc.render.png.find_spec", lambda name: None)
+    assert "pip install 'vppc[report]'" in str(call("missing.json", "-o", target).exception)
+    assert not Path(target).exists()
 
 
 def test_several_files_share_a_scale_and_are_told_apart(tmp_path: Path) -> None:

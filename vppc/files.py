@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
-from typing import BinaryIO, TextIO, cast
+from typing import IO, Any, BinaryIO, TextIO, cast
 
 from vppc.errors import InputError
 
@@ -98,6 +98,11 @@ def decode(data: bytes, file: str = "", *, line: int = 1) -> str:
         ) from None
 
 
+def write_bytes(path: str, data: bytes) -> None:
+    """Writes bytes to a file as :func:`write_text` writes text. Raises InputError when it cannot be written."""
+    _write_file(path, (data,), "wb")
+
+
 def write_text(path: str | None, text: str | Iterable[str]) -> None:
     """Writes text, or its pieces, as UTF-8 to a file; ``None`` and ``-`` are stdout.
 
@@ -109,17 +114,21 @@ def write_text(path: str | None, text: str | Iterable[str]) -> None:
     if path is None or path == "-":
         _write_stdout(sys.stdout, pieces)
         return
+    _write_file(path, pieces, "w")
+
+
+def _write_file(path: str, pieces: Iterable[str] | Iterable[bytes], mode: str) -> None:
     target = os.path.realpath(path)  # of a link, what it points to is replaced
     if not os.path.basename(path) and not os.path.isdir(target):
         raise InputError("cannot be written: it names a folder, and there is none", file=path)
     try:
         if os.path.exists(target) and not os.path.isfile(target):
-            with open(target, "w", encoding="utf-8", newline="") as stream:
+            with _opened(target, mode) as stream:
                 stream.writelines(pieces)
         elif not os.path.isdir(os.path.dirname(target)):
             raise InputError(f"cannot be written: {os.path.dirname(target)} is not a folder", file=path)
         else:
-            _replace(target, pieces)
+            _replace(target, pieces, mode)
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror or error}", file=path) from None
 
@@ -138,10 +147,14 @@ def _unpacked(stream: BufferedReader) -> BinaryIO:
     return cast(BinaryIO, gzip.GzipFile(fileobj=stream)) if stream.peek(2)[:2] == b"\x1f\x8b" else stream
 
 
-def _replace(target: str, pieces: Iterable[str]) -> None:
+def _opened(path: str, mode: str) -> IO[Any]:
+    return open(path, mode) if "b" in mode else open(path, mode, encoding="utf-8", newline="")
+
+
+def _replace(target: str, pieces: Iterable[str] | Iterable[bytes], mode: str) -> None:
     beside = os.path.join(os.path.dirname(target), f".vppc-{os.urandom(8).hex()}.tmp")
     try:
-        with open(beside, "x", encoding="utf-8", newline="") as stream:
+        with _opened(beside, mode.replace("w", "x")) as stream:
             stream.writelines(pieces)
         if os.path.exists(target):
             shutil.copymode(target, beside)

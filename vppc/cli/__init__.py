@@ -22,7 +22,7 @@ COMMANDS = {
     "compile": "Compile prompts into verified rank programs.",
     "verify": "Prove that a schedule file cannot hang or mix up data.",
     "show": "Print the programs as assembly, and a timeline.",
-    "plot": "Draw the timeline as SVG or HTML.",
+    "plot": "Draw the timeline as SVG, HTML or PNG.",
     "trace": "Write a Chrome trace for Perfetto or MindStudio Insight.",
     "graph": "Export the dependency DAG (dot, GraphML, JSON).",
     "simulate": "Price a schedule: makespan, TTFT, bubbles, bounds.",

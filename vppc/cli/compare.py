@@ -10,7 +10,7 @@ from pathlib import PurePath
 import click
 
 from vppc.cli.number import COUNT, Number
-from vppc.cli.picture import THEMES, as_file, is_picture
+from vppc.cli.picture import THEMES, is_picture, write_picture
 from vppc.cli.progress import progress
 from vppc.compare import Machine, Queue, cases, compare, equal_prompts
 from vppc.costs.devices import find_device
@@ -162,8 +162,9 @@ def command(
     if all(row.best.report is None for row in rows):
         raise InputError(f"all cases are refused, the first because: {rows[0].best.refusal}")
     if drawn:
-        text = as_file(comparison_plot(rows, theme), output, "vppc compare", theme)
-    elif as_json:
+        write_picture(comparison_plot(rows, theme), output, "vppc compare", theme)
+        return
+    if as_json:
         text = json.dumps({"pp": pp, "rows": [row.json() for row in rows]}, indent=1, allow_nan=False) + "\n"
     else:
         text = comparison_text(rows, contest[-1].contestant) + "\n"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
-from vppc.cli.picture import THEMES, as_file, is_picture, not_drawn
+from vppc.cli.picture import THEMES, is_picture, not_drawn, write_picture
 from vppc.cli.runs import read_runs
-from vppc.files import write_text
 from vppc.render.plot import Style, plot
 
 
@@ -29,7 +28,7 @@ from vppc.render.plot import Style, plot
     help="Colours; auto is as the reader's browser has it, and light in print.",
 )
 @click.option("--cost", "cost_file", metavar="FILE", help="Cost file [default: the one embedded in the schedule].")
-@click.option("-o", "--output", metavar="FILE", help="Where to write: .svg or .html [default: SVG to stdout].")
+@click.option("-o", "--output", metavar="FILE", help="Where to write: .svg, .html, .png [default: SVG to stdout].")
 def command(
     files: tuple[str, ...],
     view: str,
@@ -54,4 +53,4 @@ def command(
         raise not_drawn(output)
     runs = read_runs(files, cost_file)
     style = Style(view, width, rows or 0, theme)
-    write_text(output, as_file(plot(runs, style), output, ", ".join(run.name for run in runs), theme))
+    write_picture(plot(runs, style), output, ", ".join(run.name for run in runs), theme)

@@ -11,7 +11,7 @@ import click
 
 from vppc.cli.compile import Machine
 from vppc.cli.number import COUNT, Number
-from vppc.cli.picture import THEMES, as_file, is_picture
+from vppc.cli.picture import THEMES, is_picture, write_picture
 from vppc.cli.progress import progress
 from vppc.costs.model import CostModel
 from vppc.errors import InputError
@@ -172,8 +172,9 @@ def command(
     if all(entry.best.report is None for entry in entries):
         raise InputError(f"all trials are refused, the first because: {entries[0].best.refusal}")
     if drawn:
-        text = as_file(serving_plot(entries, theme), output, "vppc serve-sim", theme)
-    elif as_json:
+        write_picture(serving_plot(entries, theme), output, "vppc serve-sim", theme)
+        return
+    if as_json:
         shown = {"pp": pp, "cost": cost.name, "entries": [entry.json() for entry in entries]}
         text = json.dumps(shown, indent=1, allow_nan=False) + "\n"
     else:
