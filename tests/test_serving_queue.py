@@ -174,6 +174,26 @@ def test_a_resident_prompt_goes_on_where_the_first_in_the_queue_finds_no_room() 
     assert parts == [Part(0, 0, 8), Part(0, 8, 8), Part(0, 16, 4), Part(1, 0, 8), Part(1, 8, 3)]
 
 
+@pytest.mark.parametrize(
+    ("strategy", "queue", "bounds", "expected"),
+    [
+        ("cpp", "fcfs", {}, (4, 7)),
+        ("vpp-async", "fcfs", {}, (7, 10)),
+        ("vpp-packed", "srpf", {}, (12, 15)),
+        ("vpp-packed", "dual-queue", {}, (5, 8)),
+        ("vpp-packed", "fcfs", {"max_in_flight": 6}, (6, 9)),
+        ("vpp-packed", "fcfs", {"max_buffers": 9}, (8, 9)),
+        ("vpp-packed", "fcfs", {"max_buffers": 9, "max_in_flight": 3}, (3, 9)),
+        ("vpp", "fcfs", {}, (7, 4)),
+    ],
+)
+def test_how_many_chunks_are_in_flight_and_what_buffers_that_takes(
+    strategy: str, queue: str, bounds: dict[str, int], expected: tuple[int, int]
+) -> None:
+    pipeline = Pipeline(header(strategy, 4), COST, Limits(**bounds), policy(queue, COST, 4), strategy)
+    assert (pipeline.in_flight, pipeline.buffers) == expected
+
+
 def full() -> None:
     pipeline = Pipeline(header("vpp", 2), COST, Limits(max_queued=1), policy("fcfs", COST, 2), "vpp")
     pipeline.submit(Request("a", 5), 0.0)

@@ -32,8 +32,12 @@ from vppc.passes.online_chunking import Batch
 from vppc.passes.strategies import Options, layout_of
 from vppc.serving.batching import Batcher, ChunkRule, Fixed, Limits, Share
 from vppc.serving.blocking import Block, BlockClock
-from vppc.serving.emit import AHEAD, SPARE
 from vppc.serving.policy import Policy, Queue, Waiting
+
+SPARE = 1
+"""Buffers of a rank beside one for each chunk in flight, for the output that is being written."""
+AHEAD = 2
+"""And further ones, for RECVs that are posted before their value exists; see :mod:`vppc.serving.emit`."""
 
 
 class QueueFull(InputError):

@@ -15,7 +15,8 @@ stream. One that is cancelled later is named in ``Segment.extra["cancelled"]``: 
 
 **The two clocks.** The caller's time goes on by itself; the plan's is the pipeline's, on which operations take what
 the costs say. They start together. What the ranks report corrects their difference: the plan is as late as the rank
-that is the least late, so that no rank runs dry, and no chunk is made long before it can run.
+that is the least late, so that no rank runs dry, and no chunk is made long before it can run. Ranks may run what they
+have as soon as they can, a horizon before its time; being that early says nothing of the costs.
 """
 
 from __future__ import annotations
@@ -107,7 +108,6 @@ class IncrementalCompiler:
         if lag is not None:
             self._lags[rank] = lag
             least = min(self._lags.values())
-            # ranks may run what they are sent a horizon ahead; that is not to pull the plan along
             self._late = least if least > 0 else min(0.0, least + self._horizon)
 
     def next_event(self) -> float:

@@ -8,8 +8,8 @@
 
 **Why the pool suffices, and nothing hangs.** At any time of the clock a chunk in flight has one activation: on a rank
 it holds one buffer at most (received, folded, or on its way in or out), and where it is being computed one more for the
-output. So a rank with one buffer more than there may be chunks in flight always has one when it must. A RECV
-that is posted before its value exists may take a second buffer for its chunk; :data:`AHEAD` more are kept for
+output. So a rank with :data:`SPARE` buffers more than there may be chunks in flight always has one when it must. A RECV
+that is posted before its value exists may take a second buffer for its chunk; some more are kept for
 those, and when these are in use the RECV is posted an operation later. Every WAIT stands, on the clock, behind
 the end of its transfer, or behind a post that depends only on what was sent before.
 """
@@ -29,13 +29,7 @@ from vppc.ir.schedule import Schedule
 from vppc.ir.segment import Continuation
 from vppc.passes.list_schedule import Ran
 from vppc.serving.blocking import Block
-
-AHEAD = 2
-"""Buffers of a rank for RECVs that are posted before their value exists, beside another of the same chunk."""
-
-
-SPARE = 1
-"""Buffers of a rank beside one for each chunk in flight, for the output that is being written."""
+from vppc.serving.clock import SPARE
 
 PLAN = 4096
 """Instructions of a rank, at most, that were emitted and whose end is not reported, with their planned times."""
