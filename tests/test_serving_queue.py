@@ -185,6 +185,7 @@ def test_a_resident_prompt_goes_on_where_the_first_in_the_queue_finds_no_room() 
         ("vpp-packed", "fcfs", {"max_buffers": 9}, (8, 9)),
         ("vpp-packed", "fcfs", {"max_buffers": 9, "max_in_flight": 3}, (3, 9)),
         ("vpp", "fcfs", {}, (7, 4)),
+        ("vpp", "fcfs", {"max_buffers": 6}, (7, 6)),
     ],
 )
 def test_how_many_chunks_are_in_flight_and_what_buffers_that_takes(
@@ -222,6 +223,9 @@ def resubmitted(request: Request, limits: Limits | None = None) -> None:
         (lambda: Limits(chunk_size=8, decode_tokens=8),
          "8 tokens for decoding leave nothing of a chunk of 8",
          "reserve fewer, or use larger chunks"),
+        (lambda: Pipeline(header("vpp", 2), COST, Limits(max_buffers=3), policy("fcfs", COST, 2), "vpp"),
+         "--max-buffers: 3 buffers a rank are too few for the blocking scheme",
+         "allow 4: in a step a rank holds 2 values and receives as many"),
         (full, "1 requests wait already",
          "try again later"),
         (lambda: resubmitted(Request("a", 5)), "the id 'a' is in use",
@@ -232,7 +236,7 @@ def resubmitted(request: Request, limits: Limits | None = None) -> None:
          "request b has 9 tokens, of which 8 may be resident",
          "raise the limit on resident tokens"),
     ],
-    ids=["policy", "bound", "target", "chunk size", "buffers", "decode tokens", "full", "id", "cached", "resident"],
+    ids=["policy", "bound", "target", "chunk", "buffers", "decode", "vpp", "full", "id", "cached", "resident"],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_with_a_remedy(wrong: object, problem: str, remedy: str) -> None:
     with pytest.raises(InputError) as caught:

@@ -39,16 +39,14 @@ class BlockClock:
     Raises InputError for placements on which rank 0 does not see a request's end.
     """
 
-    def __init__(
-        self, setup: Schedule, cost: CostModel, in_flight: int, max_buffers: int | None, source: Source
-    ) -> None:
+    def __init__(self, setup: Schedule, cost: CostModel, in_flight: int, source: Source) -> None:
         if setup.stage_ranks[-1] != 0:
             raise InputError(
                 "rank 0 does not hold the last stage, so that it does not see a request's end",
                 place="--placement",
                 remedy="use placement v for strategy vpp",
             )
-        self._setup, self._in_flight, self._max_buffers, self._source = setup, in_flight, max_buffers, source
+        self._setup, self._in_flight, self._source = setup, in_flight, source
         self.reprice(cost)
         self._free = self._wake = 0.0
         self._first = 0
@@ -61,7 +59,7 @@ class BlockClock:
         """Plan the requests that are to come by other costs."""
         self._cost = cost
         order = StepOrder(Admission(self._in_flight, barrier=True), blocking=True)
-        self._passes = (order, InsertTransfers(cost), AllocateBuffers(cost, self._max_buffers))
+        self._passes = (order, InsertTransfers(cost), AllocateBuffers(cost))
 
     def enter(self, chunk: Chunk, requests: Sequence[Request], now: float, group: int) -> None:
         """The next chunk, and the request of each of its parts."""

@@ -146,7 +146,7 @@ class Pipeline:
         self._batcher = Batcher(Queue(policy), rule or Fixed(limits.chunk_size), limits)
         self._clock: Clock
         if strategy == "vpp":
-            self._clock = BlockClock(setup, cost, self.in_flight, limits.max_buffers, self)
+            self._clock = BlockClock(setup, cost, self.in_flight, self)
             self._may_enter: float = inf  # its clock sees to the chunks in flight
         else:
             self._clock = _ListClock(setup, cost, policy, self)
@@ -370,7 +370,14 @@ def _room(setup: Schedule, limits: Limits, policy: Policy, strategy: str) -> tup
         usual = default_in_flight(setup.stage_ranks, strategy == "vpp-packed")
     in_flight = limits.max_in_flight or usual
     if strategy == "vpp":
-        return in_flight, limits.max_buffers or 2 * setup.vp  # a step's outputs, and its inputs or what it receives
+        needed = 2 * setup.vp  # a step's outputs, and its inputs or what it receives
+        if limits.max_buffers is not None and limits.max_buffers < needed:
+            raise InputError(
+                f"{limits.max_buffers} buffers a rank are too few for the blocking scheme",
+                place="--max-buffers",
+                remedy=f"allow {needed}: in a step a rank holds {setup.vp} values and receives as many",
+            )
+        return in_flight, limits.max_buffers or needed
     if limits.max_buffers is None:
         return in_flight, in_flight + SPARE + AHEAD
     return min(in_flight, limits.max_buffers - SPARE), limits.max_buffers
