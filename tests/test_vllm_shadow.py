@@ -14,7 +14,6 @@ from click.testing import CliRunner
 from test_vllm_runner import LAYERS, MODELS, needs_vllm, write_checkpoint
 from vllm_runs import engines
 
-from runtime.vllm_plugin.settings import Settings
 from vppc.cli.shadow import command
 from vppc.costs.model import pairs
 from vppc.errors import InputError
@@ -97,27 +96,6 @@ def test_what_is_no_journal(lines: list[dict[str, Any]], message: str, tmp_path:
     with pytest.raises(InputError) as raised:
         read_shadow(str(tmp_path))
     assert message in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        (3, "--additional-config: vppc: 3 is no object"),
-        ({"mode": "shadow", "journl": "x"}, "--additional-config: vppc.journl: is not known"),
-        ({"mode": "shade", "journal": "x"}, "--additional-config: vppc.mode: 'shade' is no mode"),
-        ({"mode": "shadow"}, "--additional-config: vppc.journal: None is no folder"),
-    ],
-    ids=["no object", "unknown key", "unknown mode", "no journal"],
-)
-def test_settings_that_are_wrong(section: object, message: str) -> None:
-    with pytest.raises(InputError) as raised:
-        Settings.read({"vppc": section})
-    assert message in str(raised.value)
-
-
-def test_no_settings() -> None:
-    assert Settings.read({}) is None
-    assert Settings.read({"other": 1}) is None
 
 
 @needs_vllm

@@ -155,18 +155,17 @@ def generate(model: str, prompts: Sequence[Sequence[int]], options: Mapping[str,
     """Greedy tokens and raw logits of vLLM's engine; without options one process, no pipeline."""
     from vllm import LLM, SamplingParams
 
-    engine = LLM(
-        model=model,
-        skip_tokenizer_init=True,
-        dtype="float32",
-        enforce_eager=True,
-        max_model_len=4096,
-        max_logprobs=-1,
-        logprobs_mode="raw_logits",
-        enable_prefix_caching=False,
-        use_tqdm_on_load=False,
-        **options,
-    )
+    usual = {
+        "skip_tokenizer_init": True,
+        "dtype": "float32",
+        "enforce_eager": True,
+        "max_model_len": 4096,
+        "max_logprobs": -1,
+        "logprobs_mode": "raw_logits",
+        "enable_prefix_caching": False,
+        "use_tqdm_on_load": False,
+    }
+    engine = LLM(model=model, **{**usual, **options})
     sampling = SamplingParams(temperature=0, max_tokens=TOKENS, logprobs=-1, ignore_eos=True, detokenize=False)
     answers = engine.generate([{"prompt_token_ids": list(prompt)} for prompt in prompts], sampling, use_tqdm=False)
     made = []

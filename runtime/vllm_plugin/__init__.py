@@ -1,7 +1,10 @@
 """vppc inside vLLM: a general plugin, loaded by every process of vLLM's, that does nothing unless it is asked to.
 
-It is asked by ``--additional-config``, see :mod:`runtime.vllm_plugin.settings`. The one thing that is changed in any
-case is ``Executor.get_class``, which looks for that first, and otherwise does what it did.
+It is asked by ``--additional-config``, see :mod:`runtime.vllm_plugin.settings`. Two things of vLLM's are changed in any
+case; they look for that first, and otherwise do what they did:
+
+* ``Executor.get_class``: the executor and the worker class are chosen there.
+* ``VllmConfig.max_concurrent_batches``: how many batches vLLM's engine keeps in flight.
 """
 
 from __future__ import annotations
@@ -10,44 +13,72 @@ import functools
 from typing import Any
 
 from runtime.runners.vllm import require_vllm
-from runtime.vllm_plugin.settings import FILE, Settings
+from runtime.vllm_plugin.settings import FILE, Fold, Shadow, read_settings
 from vppc.errors import InputError
 
 STOCK_WORKER = "vllm.v1.worker.cpu_worker.CPUWorker"
-WORKERS = {"shadow": "runtime.vllm_plugin.shadow.ShadowWorker"}
-"""The worker class of each mode."""
+SHADOW_WORKER = "runtime.vllm_plugin.shadow.ShadowWorker"
+FOLD_WORKER = "runtime.vllm_plugin.worker.FoldWorker"
 
 
 def register() -> None:
     """The entry point ``vllm.general_plugins``; vLLM calls it in each of its processes, in some more than once."""
+    from vllm.config import VllmConfig
     from vllm.v1.executor.abstract import Executor
 
-    stock = Executor.get_class
-    if hasattr(stock, "__wrapped__"):
+    stock_class, stock_batches = Executor.get_class, VllmConfig.max_concurrent_batches
+    if hasattr(stock_class, "__wrapped__"):
         return
 
-    @functools.wraps(stock)
+    @functools.wraps(stock_class)
     def get_class(vllm_config: Any) -> Any:
-        settings = Settings.read(vllm_config.additional_config)
-        if settings is not None:
-            _prepare(vllm_config, settings)
-        return stock(vllm_config)
+        settings = read_settings(vllm_config.additional_config)
+        if settings is None:
+            return stock_class(vllm_config)
+        require_vllm()
+        if isinstance(settings, Shadow):
+            return _shadowed(vllm_config, settings, stock_class)
+        return _folded(vllm_config, settings, stock_class)
+
+    def max_concurrent_batches(vllm_config: Any) -> int:
+        settings = read_settings(vllm_config.additional_config)
+        if not isinstance(settings, Fold):
+            return int(stock_batches.fget(vllm_config))
+        return settings.max_in_flight or 2 * vllm_config.parallel_config.pipeline_parallel_size - 1
 
     Executor.get_class = staticmethod(get_class)
+    VllmConfig.max_concurrent_batches = property(max_concurrent_batches)
 
 
-def _prepare(vllm_config: Any, settings: Settings) -> None:
-    """Have vLLM start workers of the mode. Raises InputError where that is not possible."""
-    require_vllm()
+def _shadowed(vllm_config: Any, settings: Shadow, stock_class: Any) -> Any:
+    """vLLM's own executor, of workers that keep a journal."""
+    _replace_worker(vllm_config, SHADOW_WORKER)
+    try:
+        settings.journal.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot be made: {error.strerror}", file=str(settings.journal)) from None
+    return stock_class(vllm_config)
+
+
+def _folded(vllm_config: Any, settings: Fold, stock_class: Any) -> Any:
+    """The executor of folded workers. Raises InputError for what they do not do, before anything is loaded."""
+    from runtime.vllm_plugin.executor import FoldExecutor, refuse
+
+    refuse(vllm_config)
+    parallel, model = vllm_config.parallel_config, vllm_config.model_config
+    settings.layers(parallel.pipeline_parallel_size, model.get_total_num_hidden_layers())
+    _replace_worker(vllm_config, FOLD_WORKER)
+    return FoldExecutor
+
+
+def _replace_worker(vllm_config: Any, ours: str) -> None:
     from vllm.platforms import current_platform
 
-    parallel, ours = vllm_config.parallel_config, WORKERS[settings.mode]
+    parallel = vllm_config.parallel_config
     if not current_platform.is_cpu() or parallel.worker_cls not in ("auto", STOCK_WORKER, ours):
         raise InputError(
-            f"workers of class {parallel.worker_cls} on {current_platform.device_name} cannot be journaled",
+            f"there is no such worker of class {parallel.worker_cls} on {current_platform.device_name}",
             file=FILE,
-            place="vppc",
             remedy="use vLLM's CPU build, without a worker class of its own",
         )
-    settings.make_folder()
     parallel.worker_cls = ours

@@ -1,6 +1,9 @@
 """What vLLM's ``--additional-config`` asks of vppc:
 
 {"vppc": {"mode": "shadow", "journal": "DIR"}}      vLLM as it is, with a journal of its batches for ``vppc shadow``
+{"virtual_pipeline_parallel_size": 2}               folded: two virtual stages a rank, of as many layers each
+{"virtual_pipeline_parallel_size": 2, "vpp_layer_ranges": [[[0, 16], [46, 61]], [[16, 31], [31, 46]]],
+ "vppc": {"max_in_flight": 3}}                      the layers of each rank's stages; batches in flight
 """
 
 from __future__ import annotations
@@ -13,41 +16,90 @@ from typing import Any
 from vppc.errors import InputError
 
 FILE = "--additional-config"
-MODES = ("shadow",)
-_KEYS = ("mode", "journal")
+VPP, RANGES, SECTION = "virtual_pipeline_parallel_size", "vpp_layer_ranges", "vppc"
+_KEYS = {"shadow": ("mode", "journal"), "fold": ("max_in_flight",)}
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """The mode, and the folder of the journal."""
+class Shadow:
+    """Shadow mode, with the folder of its journal."""
 
-    mode: str
     journal: Path
 
-    @classmethod
-    def read(cls, additional: Any) -> Settings | None:
-        """The settings in vLLM's additional config; None where there are none. Raises InputError for wrong ones."""
-        section = additional.get("vppc") if isinstance(additional, Mapping) else None
-        if section is None:
-            return None
-        if not isinstance(section, Mapping):
-            raise InputError(f"{section!r} is no object", file=FILE, place="vppc", remedy='{"mode": "shadow", ...}')
-        for key in section:
-            if key not in _KEYS:
-                raise InputError("is not known", file=FILE, place=f"vppc.{key}", remedy=", ".join(_KEYS))
-        if section.get("mode") not in MODES:
-            remedy = " or ".join(f'"{mode}"' for mode in MODES)
-            raise InputError(f"{section.get('mode')!r} is no mode", file=FILE, place="vppc.mode", remedy=remedy)
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Folded serving. ``ranges`` are the layers of the stages, by rank, None for even ones; ``max_in_flight`` is None
+    for twice the ranks less one."""
+
+    ranges: tuple[tuple[tuple[int, int], ...], ...] | None
+    max_in_flight: int | None
+
+    def layers(self, pp: int, layers: int) -> tuple[int, ...]:
+        """How many layers each stage has, in the order in which a batch visits them: rank 0 to pp - 1, and back.
+
+        Raises InputError for ranges that are not all layers of the model in that order.
+        """
+        stages = 2 * pp
+        if self.ranges is None:
+            return tuple(layers * (stage + 1) // stages - layers * stage // stages for stage in range(stages))
+        if len(self.ranges) != pp:
+            remedy = f"a pair of ranges for each of {pp} ranks"
+            raise InputError(f"has {len(self.ranges)} entries", file=FILE, place=RANGES, remedy=remedy)
+        visited = [first for first, _ in self.ranges] + [second for _, second in reversed(self.ranges)]
+        ends = [0, *(end for _, end in visited)]
+        if [start for start, _ in visited] != ends[:-1] or ends[-1] != layers or any(a >= b for a, b in visited):
+            raise InputError(
+                f"the stages have layers {', '.join(f'{a} to {b}' for a, b in visited)}, as a batch visits them",
+                file=FILE,
+                place=RANGES,
+                remedy=f"0 to {layers} without gaps; of rank r first stage r, then stage {stages - 1} - r",
+            )
+        return tuple(end - start for start, end in visited)
+
+
+def read_settings(additional: Any) -> Shadow | Fold | None:
+    """What vLLM's additional config asks for; None for nothing. Raises InputError for what cannot be."""
+    if not isinstance(additional, Mapping) or not {VPP, RANGES, SECTION} & additional.keys():
+        return None
+    section = additional.get(SECTION, {})
+    if not isinstance(section, Mapping):
+        raise InputError(f"{section!r} is no object", file=FILE, place=SECTION, remedy='{"mode": "shadow", ...}')
+    mode = section.get("mode", "fold" if VPP in additional or RANGES in additional else None)
+    if mode not in _KEYS or (mode == "fold") != (VPP in additional) or (mode == "fold" and "mode" in section):
+        raise InputError(
+            f"asks for {section.get('mode')!r}",
+            file=FILE,
+            place=f"{SECTION}.mode",
+            remedy=f'"shadow", or no mode and "{VPP}": 2',
+        )
+    for key in section:
+        if key not in _KEYS[mode]:
+            raise InputError("is not known", file=FILE, place=f"{SECTION}.{key}", remedy=", ".join(_KEYS[mode]))
+    if mode == "shadow":
         journal = section.get("journal")
         if not isinstance(journal, str) or not journal:
             raise InputError(
                 f"{journal!r} is no folder", file=FILE, place="vppc.journal", remedy="a folder to write to"
             )
-        return cls(section["mode"], Path(journal))
+        return Shadow(Path(journal))
+    if additional[VPP] != 2:
+        raise InputError(f"{additional[VPP]!r} stages a rank", file=FILE, place=VPP, remedy="2: a fold")
+    most = section.get("max_in_flight")
+    if most is not None and (type(most) is not int or most < 1):
+        raise InputError(f"{most!r} is no number of batches", file=FILE, place="vppc.max_in_flight", remedy="1 or more")
+    return Fold(_ranges(additional.get(RANGES)), most)
 
-    def make_folder(self) -> None:
-        """Make the journal's folder. Raises InputError."""
-        try:
-            self.journal.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot be made: {error.strerror}", file=str(self.journal)) from None
+
+def _ranges(given: Any) -> tuple[tuple[tuple[int, int], ...], ...] | None:
+    if given is None:
+        return None
+    try:
+        ranges = tuple(tuple((start, end) for start, end in rank) for rank in given)
+    except (TypeError, ValueError):
+        ranges = ()
+    whole = all(type(bound) is int for rank in ranges for pair in rank for bound in pair)
+    if not ranges or not whole or any(len(rank) != 2 for rank in ranges):
+        remedy = "for each rank two half-open ranges of layers, as [[0, 16], [46, 61]]"
+        raise InputError(f"{given!r} are no ranges of two stages a rank", file=FILE, place=RANGES, remedy=remedy)
+    return ranges

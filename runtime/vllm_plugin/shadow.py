@@ -17,7 +17,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.worker.cpu_worker import CPUWorker
 
 from runtime.runners.vllm.upstream import allocate_inputs
-from runtime.vllm_plugin.settings import Settings
+from runtime.vllm_plugin.settings import Shadow, read_settings
 
 FORMAT, VERSION = "vppc.shadow", 1
 
@@ -30,8 +30,8 @@ class ShadowWorker(CPUWorker):  # type: ignore[misc]  # vLLM is not there when t
         runner = self.model_runner
         if not get_pp_group().is_first_rank and runner.intermediate_tensors is None:
             allocate_inputs(runner)  # or no pipeline runs on CPUs in eager mode
-        settings = Settings.read(self.vllm_config.additional_config)
-        if settings is not None and get_tp_group().is_first_rank:
+        settings = read_settings(self.vllm_config.additional_config)
+        if isinstance(settings, Shadow) and get_tp_group().is_first_rank:
             runner.execute_model = Timed(runner, ShadowJournal(settings.journal, runner))
 
 

@@ -1,0 +1,104 @@
+"""Folded serving: vLLM's engine on workers with two stages each makes what it makes on one worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from test_vllm_runner import LAYERS, MODELS, needs_vllm, write_checkpoint
+from vllm_runs import engines
+
+from runtime.vllm_plugin.settings import Fold, Shadow, read_settings
+from vppc.errors import InputError
+
+FOLD = {"virtual_pipeline_parallel_size": 2}
+RANGES = [[[0, 16], [46, 61]], [[16, 31], [31, 46]]]
+
+
+def test_settings() -> None:
+    assert read_settings({}) is None
+    assert read_settings({"other": 1}) is None
+    assert read_settings({"vppc": {"mode": "shadow", "journal": "x"}}) == Shadow(Path("x"))
+    assert read_settings(FOLD) == Fold(None, None)
+    asked = read_settings({**FOLD, "vpp_layer_ranges": RANGES, "vppc": {"max_in_flight": 4}})
+    assert asked == Fold((((0, 16), (46, 61)), ((16, 31), (31, 46))), 4)
+
+
+def test_layers_of_the_stages() -> None:
+    """As a batch visits them: down the ranks, and back."""
+    asked = read_settings({**FOLD, "vpp_layer_ranges": RANGES})
+    assert isinstance(asked, Fold)
+    assert asked.layers(2, 61) == (16, 15, 15, 15)
+    assert Fold(None, None).layers(3, 8) == (1, 1, 2, 1, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"vppc": 3}, "vppc: 3 is no object"),
+        ({"vppc": {"mode": "shadow", "journl": "x"}}, "vppc.journl: is not known"),
+        ({"vppc": {"mode": "shade", "journal": "x"}}, "vppc.mode: asks for 'shade'"),
+        ({"vppc": {"mode": "shadow"}}, "vppc.journal: None is no folder"),
+        ({"vppc": {"max_in_flight": 2}}, "vppc.mode: asks for None"),
+        ({"vpp_layer_ranges": RANGES}, "vppc.mode: asks for None"),
+        ({**FOLD, "vppc": {"mode": "shadow", "journal": "x"}}, "vppc.mode: asks for 'shadow'"),
+        ({"virtual_pipeline_parallel_size": 3}, "virtual_pipeline_parallel_size: 3 stages a rank"),
+        ({**FOLD, "vppc": {"max_in_flight": 0}}, "vppc.max_in_flight: 0 is no number of batches"),
+        ({**FOLD, "vpp_layer_ranges": [[[0, 4]]]}, "vpp_layer_ranges: [[[0, 4]]] are no ranges"),
+        ({**FOLD, "vpp_layer_ranges": "0-4"}, "vpp_layer_ranges: '0-4' are no ranges"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, str) else "",
+)
+def test_settings_that_are_wrong(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as raised:
+        read_settings(asked)
+    assert str(raised.value).startswith(f"--additional-config: {message}")
+
+
+@pytest.mark.parametrize(
+    ("ranges", "pp", "layers", "message"),
+    [
+        (RANGES, 3, 61, "vpp_layer_ranges: has 2 entries"),
+        (RANGES, 2, 62, "0 to 16, 16 to 31, 31 to 46, 46 to 61, as a batch visits them"),
+        ([[[0, 16], [31, 46]], [[16, 31], [46, 61]]], 2, 61, "0 to 16, 16 to 31, 46 to 61, 31 to 46"),
+        ([[[0, 0], [2, 4]], [[0, 1], [1, 2]]], 2, 4, "0 to 0, 0 to 1, 1 to 2, 2 to 4"),
+    ],
+    ids=["too few ranks", "a layer is left out", "not folded", "an empty stage"],
+)
+def test_layers_that_are_wrong(ranges: Any, pp: int, layers: int, message: str) -> None:
+    asked = read_settings({**FOLD, "vpp_layer_ranges": ranges})
+    assert isinstance(asked, Fold)
+    with pytest.raises(InputError) as raised:
+        asked.layers(pp, layers)
+    assert message in str(raised.value)
+
+
+@needs_vllm
+def test_folded_engines_make_what_one_worker_makes(tmp_path: Path) -> None:
+    """Prompts of several chunks and of a part of one, batches that mix prompts and decodes, a prefix that is found
+    cached; two ranks with uneven stages, and three with a short queue."""
+    model = str(write_checkpoint(tmp_path / "qwen3-moe", MODELS["qwen3-moe"]))
+    random = Random(0)
+    first = [random.randrange(300) for _ in range(300)]
+    prompts = [first, *([random.randrange(300) for _ in range(length)] for length in (9, 140, 1, 65))]
+    prompts.append([*first[:256], 5, 6, 7])
+    usual = {"max_num_batched_tokens": 64, "enable_prefix_caching": True}
+    ranges = [[[0, 2], [12, LAYERS]], [[2, 7], [7, 12]]]
+    folded = {**usual, "distributed_executor_backend": "mp"}
+    plain, *others = engines(
+        tmp_path / "run",
+        model,
+        prompts,
+        [
+            usual,
+            {**folded, "pipeline_parallel_size": 2, "additional_config": {**FOLD, "vpp_layer_ranges": ranges}},
+            {**folded, "pipeline_parallel_size": 3, "additional_config": {**FOLD, "vppc": {"max_in_flight": 2}}},
+        ],
+    )
+    for other in others:
+        for one, another in zip(plain, other, strict=True):
+            assert one.tokens == another.tokens
+            torch.testing.assert_close(one.logits, another.logits, atol=1e-4, rtol=1e-4)
