@@ -183,14 +183,14 @@ class Case:
             result = [each + cost.embed.per_token * slope for each, slope in zip(result, slopes[::stages], strict=True)]
         spans = self.cutting.spans(sizes)
         for first, last in self.cutting.movable:
-            behind = 0.0  # the slope in the boundaries that a longer chunk pushes back
-            for chunk in range(last - 1, first - 1, -1):
-                [(start, end)] = spans[chunk]
-                for kind, weights in zip(self.prices.kinds, by_kind, strict=True):
-                    behind += weights[chunk] * kind.slope(end)
-                result[chunk] += behind
-                for kind, weights in zip(self.prices.kinds, by_kind, strict=True):
-                    behind += weights[chunk] * (kind.per_prefix_token - kind.slope(start))
+            for kind, weights in zip(self.prices.kinds, by_kind, strict=True):
+                behind = 0.0  # the slope in the boundaries that a longer chunk pushes back
+                at_end = kind.slope(spans[last - 1][0][1])
+                for chunk in range(last - 1, first - 1, -1):
+                    behind += weights[chunk] * at_end
+                    result[chunk] += behind
+                    at_end = kind.slope(spans[chunk][0][0])  # where the chunk before ends
+                    behind += weights[chunk] * (kind.per_prefix_token - at_end)
         return result
 
     def layer_slopes(self, counts: Sequence[float], quote: Quote, slopes: Sequence[float]) -> list[float]:

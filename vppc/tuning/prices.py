@@ -48,16 +48,16 @@ class Growth:
 
     def upto(self, x: float) -> float:
         """G(x)."""
-        dense = min(x, self.topk)
-        return (
-            self.per_token * x
-            + self.per_pair * (x * (x + 1) / 2)
-            + self.sparse * (dense * (dense + 1) / 2 + (x - dense) * self.topk)
-        )
+        total = x * (self.per_token + self.per_pair * (x + 1) / 2)
+        if self.sparse:
+            dense = min(x, self.topk)
+            total += self.sparse * (dense * (dense + 1) / 2 + (x - dense) * self.topk)
+        return total
 
     def slope(self, x: float) -> float:
         """G'(x), seconds a token."""
-        return self.per_token + self.per_pair * (x + 0.5) + self.sparse * min(x + 0.5, self.topk)
+        slope = self.per_token + self.per_pair * (x + 0.5)
+        return slope + self.sparse * min(x + 0.5, self.topk) if self.sparse else slope
 
     def seconds(self, start: float, end: float) -> float:
         """One part's seconds in the layer."""
