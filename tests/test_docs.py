@@ -48,6 +48,23 @@ def test_commands_print_what_the_page_says(page: Path) -> None:
     assert printed == said or "REWRITE_DOCS" in os.environ
 
 
+def test_every_page_is_in_the_table_of_contents() -> None:
+    listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
+
+
+@pytest.mark.slow
+def test_the_site_builds_and_all_links_and_anchors_lead_somewhere(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="scripts/docs has an environment of its own")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    build = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    )
+    assert build.returncode == 0, build.stderr
+    page = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert re.findall(r'<(?:link|script)[^>]*(?:href|src)="https?://', page) == []
+
+
 @pytest.mark.parametrize(
     "page", sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")]), ids=lambda page: page.name
 )

@@ -303,9 +303,7 @@ def test_a_moment_follows_waits_from_rank_to_rank(tmp_path: Path) -> None:
         "rank 2 waits for the input of C0 s2 from rank 1, which waits for the input of C0 s1 from rank 0, which runs "
         "C0 s0 until 2 s (fill, in the warm-up)\n"
     )
-    assert "rank 1 transfer under way: waits for the input of C0 s1 from rank 0 until 2.500 s" in explain(
-        file, "--at", "2.25"
-    )
+    assert "rank 1 waits for the input of C0 s1 from rank 0, under way until 2.500 s" in explain(file, "--at", "2.25")
     assert "rank 0 has no work left" in explain(file, "--at", "12.5")
 
 
@@ -317,7 +315,7 @@ def test_an_instruction_says_what_it_waited_for(tmp_path: Path) -> None:
         "from 0 s to 2.500 s: 2.500 s",
         "the rank waited in it:",
         "  2 s (fill): waits for the input of C0 s1 from rank 0, which runs C0 s0 until 2 s",
-        "  500.0 ms (exposed transfer): transfer under way: waits for the input of C0 s1 from rank 0",
+        "  500.0 ms (exposed transfer): waits for the input of C0 s1 from rank 0, under way",
         "it is not on the critical path",
     ]
     assert "under way from 2 s to 2.500 s" in explain(file, "--instruction", "0:1")

@@ -263,8 +263,7 @@ def _link(activity: Activity, rank: int, span: Span) -> str:
         return _running(activity, rank, span)
     if span.doing in (Doing.PEER, Doing.TRANSFER):
         op, chunk, stage, _, peer, _ = activity.schedule.programs[rank].row(span.instruction)
-        under_way = "transfer under way: " if span.doing is Doing.TRANSFER else ""
-        return f"{under_way}{awaits(op, chunk, stage, peer)}"
+        return awaits(op, chunk, stage, peer) + (", under way" if span.doing is Doing.TRANSFER else "")
     if span.doing is Doing.ARRIVAL:
         chunk = activity.schedule.programs[rank].row(span.instruction)[1]
         parts = activity.schedule.chunks[chunk].parts

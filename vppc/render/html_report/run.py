@@ -108,7 +108,8 @@ def _facts(activity: Activity, report: Report | None) -> dict[str, str]:
     total = activity.end - activity.start
     facts = {"makespan": seconds(total)}
     tokens = sum(chunk.tokens for chunk in schedule.chunks)
-    facts["tokens a second"] = f"{tokens / total:,.0f}" if total else "0"
+    rate = tokens / total if total else 0.0
+    facts["tokens a second"] = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
     if report is not None:
         bubble = [rank.bubble_ratio for rank in report.ranks]
         low, high = percent(min(bubble)), percent(max(bubble))
