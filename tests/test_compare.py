@@ -294,6 +294,20 @@ def test_layer_ranges_are_for_the_strategies_with_so_many_stages(
     assert (status, err.splitlines()[0]) == (2, "vppc: --layer-ranges: 3 layer counts for 4 stages")
 
 
+def test_what_takes_no_time_is_compared_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "zero.json"
+    path.write_text(json.dumps(cost_json(CostModel((LayerCost(4),)))))
+    chosen = ("--cost", path, "--strategy", "cpp", "--strategy", "vpp", *SMALL)
+    assert json.loads(run(capsys, *chosen, "--json")[1])["rows"][0]["outcomes"][0]["throughput"] is None
+    assert run(capsys, *chosen)[1].splitlines()[-1].split() == ["4", "cpp", "+0.0%", "+0.0%", "+0.0%"]
+
+
+def test_one_strategy_alone_has_no_table_of_gains(unit: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "--cost", unit, "--strategy", "cpp", *SMALL)
+    assert "gains over" not in out
+    assert len(out.splitlines()) == 5
+
+
 def test_refusals_do_not_win() -> None:
     refused = Outcome(contest("cpp")[0], refusal="no")
     row = Row((refused, judge(contest("cpp")[1])))

@@ -107,7 +107,8 @@ class Outcome:
         size = {"chunk_size": self.case.options.chunk_size}
         if self.report is None:
             return {**size, "refused": self.refusal}
-        return {**size, "chunks": self.chunks, "throughput": self.throughput, **self.report.json()}
+        throughput = self.throughput if self.makespan else None  # what takes no time has none that JSON can write
+        return {**size, "chunks": self.chunks, "throughput": throughput, **self.report.json()}
 
 
 @dataclass(frozen=True, slots=True)
