@@ -46,7 +46,7 @@ def test_first_tokens_are_those_of_one_process(tmp_path: Path) -> None:
             lines.append({"cancel": name, "arrival": now + random.choice((0.0, 0.01, 0.1))})
         now += random.expovariate(60)
     with Serving(tmp_path, 2) as serving:
-        server = Server(serving, 2, cost(LAYERS, 1e-5), chunk_size=64, prefixes=False)
+        server = Server(serving, 2, cost(LAYERS, 1e-5), chunk_size=64, fill=True, prefixes=False)
         served = server.serve(lines)
         succeeded(serving.ended())
     tokens = {each["id"]: each["token"] for each in server.out if "token" in each}

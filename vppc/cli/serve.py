@@ -48,6 +48,7 @@ RUNNERS = ("reference", "timed", "null", "vllm")
 @click.option("--device", "priced_on", help="Price --model on it if no --cost [default: 910c].")
 @click.option("--tp", type=DEVICES_A_RANK, default=1, show_default=True, help="Processes a rank: tensor parallel ways.")
 @click.option("--chunk-size", type=COUNT, default=8192, show_default=True, help="Tokens a chunk.")
+@click.option("--whole-prompts", is_flag=True, help="A chunk holds several prompts only if they are whole.")
 @click.option("--decode-tokens", type=click.IntRange(0), default=0, show_default=True, help="Kept free in every chunk.")
 @click.option("--max-in-flight", type=COUNT, help="Chunks entered and not finished [default: what the order needs].")
 @click.option("--max-buffers", type=COUNT, help="Activation buffers a rank [default: what that many chunks need].")
@@ -82,6 +83,7 @@ def command(
     priced_on: str | None,
     tp: int,
     chunk_size: int,
+    whole_prompts: bool,
     decode_tokens: int,
     max_in_flight: int | None,
     max_buffers: int | None,
@@ -133,6 +135,7 @@ def command(
         max_resident_tokens=max_resident_tokens,
         decode_tokens=decode_tokens,
         max_queued=max_queued,
+        fill=not whole_prompts,
     )
     order = policy(queue, cost, pp, patience=patience, ttft_target=ttft_target)
     rule = chunk_rule(options, cost)
