@@ -12,6 +12,7 @@ from examples.paper.deepseek import costs, paper
 from examples.paper.figures import Figure
 from examples.paper.priors import by_roofline
 from examples.paper.serving import SHORT, dcpp, entry, figure_3, figure_5, first_batch, over, vpp
+from vppc.serving.workloads import suite
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "paper_numbers.json"
 
@@ -41,6 +42,12 @@ class TestFigure5:
         whole = over(vpp(cost, "mixed"), base)
         assert over(three, base) > 0.85 * whole
         assert 0.0 < over(vpp(cost, "mixed"), three) < 0.02
+
+    def test_with_one_request_at_a_time_it_is_the_v(self) -> None:
+        cost, workload = costs(1.0), replace(suite("mixed"), concurrency=1)
+        base = entry(cost, workload, "cpp")
+        assert over(entry(cost, workload, "cpp", max_in_flight=3), base) == pytest.approx(0.0, abs=1e-3)
+        assert over(vpp(cost, workload), base) == pytest.approx(0.058, abs=0.002)
 
 
 class TestFigure3:

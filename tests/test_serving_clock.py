@@ -128,7 +128,7 @@ class Slow:
         stages = [s for s in self.setup.rank_stages[rank] if s and self.arrival(s, self.count(s)) <= now]
         parts = self.next_parts(now) if rank == 0 else []
         chunk = Chunk(tuple(parts))
-        group = (self.groups[-1] if self.groups else -1) + (not self.half_made())
+        group = (self.groups[-1] if self.groups else -1) + self.ended()
         choices = ([0] if parts else []) + stages
         picked = choices[0]
         if self.finish_first:
@@ -158,9 +158,11 @@ class Slow:
             arrives = max(end, busy) + EXACT.transfer_seconds(self.chunks[number].tokens)
         self.ops.append(Ran(number, picked, rank, now, end, arrives))
 
-    def half_made(self) -> bool:
-        started = {part.request for chunk in self.chunks for part in chunk.parts}
-        return any(self.covered[i] < self.requests[i].prompt_tokens for i in started)
+    def ended(self) -> bool:
+        """Whether a prompt ends in the last chunk."""
+        return not self.chunks or any(
+            part.end == self.requests[part.request].prompt_tokens for part in self.chunks[-1].parts
+        )
 
     def seconds(self, chunk: Chunk, stage: int) -> float:
         return self.costs([chunk]).seconds[stage]

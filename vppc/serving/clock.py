@@ -157,7 +157,8 @@ class Pipeline:
         self._by_id: dict[str, Waiting] = {}  # all that are not through
         self._running: dict[int, _Running] = {}  # by index
         self._indices = 0
-        self._group = -1
+        self._group = -1  # grows where a prompt ends, whose first token should not wait for later prompts
+        self._ended = True
         self._shares: list[Share] = []  # of the chunk that was proposed and not taken
         self._proposal: Chunk | None = None
         self._flying: deque[_InFlight] = deque()
@@ -285,7 +286,7 @@ class Pipeline:
                 waiting.index, fresh = fresh, fresh + 1
             parts.append(Part(waiting.index, waiting.covered, tokens))
         chunk = Chunk(tuple(parts))
-        group = self._group + (not self._batcher.started)
+        group = self._group + self._ended
         self._clock.enter(chunk, [share.waiting.request for share in shares], now, group)
         self._shares, self._proposal = shares, chunk
         return now
@@ -293,7 +294,7 @@ class Pipeline:
     def take(self, now: float) -> None:
         """See :class:`vppc.passes.list_schedule.Source`."""
         assert self._proposal is not None
-        self._group += not self._batcher.started
+        self._group += self._ended
         self._batcher.take(self._shares, now)
         for waiting, _ in self._shares:
             if waiting.index >= self._indices:
@@ -303,6 +304,7 @@ class Pipeline:
                 self._resident += waiting.request.prompt_tokens
             self._running[waiting.index].chunks += 1
         ending = tuple(share.waiting.index for share in self._shares if not share.waiting.left)
+        self._ended = bool(ending)
         self._flying.append(_InFlight(self._proposal, now, ending))
         self._new_chunks.append(self._proposal)
         self._samples.append(bool(ending))
