@@ -233,7 +233,15 @@ def test_one_command_prints_all() -> None:
     for title in ("Table 1", "Table 2(a)", "Table 2(b)", "Table 2(c)", "Figure 1(a)", "Figure 1(b)", "Figure 4"):
         assert f"\n{title}" in f"\n{shown.output}"
     assert "\nSteady-state bubbles of VPP" in shown.output
-    for title in ("Figure 8", "Ablation", "DCPP by what it measures", "Figure 4 for models without measurements"):
+    for title in (
+        "Figure 8",
+        "Figure 3",
+        "Figure 5",
+        "Figures 3 and 5 for Qwen3-Coder",
+        "Ablation",
+        "DCPP by what it measures",
+        "Figure 4 for models without measurements",
+    ):
         assert f"\n{title}" in shown.output
     assert "CPP: bubble                                29.35 s   38.64 s  -24.0%  held out\n" in shown.output
     assert "            0  wait                104           25" in shown.output
