@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from test_vllm_runner import LAYERS, MODELS, needs_vllm, write_checkpoint
 from vllm_runs import engines
 
+from runtime.vllm_plugin.refusals import refuse
 from runtime.vllm_plugin.settings import Fold, Shadow, read_settings
 from vppc.errors import InputError
 
@@ -74,6 +76,47 @@ def test_layers_that_are_wrong(ranges: Any, pp: int, layers: int, message: str) 
     with pytest.raises(InputError) as raised:
         asked.layers(pp, layers)
     assert message in str(raised.value)
+
+
+def a_config(**changes: Any) -> Any:
+    """As much of vLLM's configuration as is looked at; ``changes`` are by the last name."""
+    known = {
+        "parallel_config": {
+            "pipeline_parallel_size": 2,
+            "tensor_parallel_size": 1,
+            "data_parallel_size": 1,
+            "distributed_executor_backend": "mp",
+        },
+        "model_config": {"enforce_eager": True, "is_multimodal_model": False, "runner_type": "generate"},
+        "scheduler_config": {"async_scheduling": False},
+    }
+    parts = {name: SimpleNamespace(**{**part, **changes}) for name, part in known.items()}
+    absent = {"speculative_config": None, "lora_config": None, "kv_transfer_config": None}
+    return SimpleNamespace(**{**absent, **parts, **{name: changes[name] for name in absent if name in changes}})
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"pipeline_parallel_size": 1}, "one pipeline rank has nothing to fold"),
+        ({"distributed_executor_backend": "ray"}, "ranks are processes"),
+        ({"tensor_parallel_size": 2}, "a rank is one process"),
+        ({"data_parallel_size": 2}, "a rank is one process"),
+        ({"enforce_eager": False}, "stages are not compiled"),
+        ({"async_scheduling": True}, "batches are scheduled in step"),
+        ({"speculative_config": 1}, "drafts are not carried between stages"),
+        ({"lora_config": 1}, "adapters are not loaded by stages"),
+        ({"kv_transfer_config": 1}, "a KV connector would be finished once a stage"),
+        ({"is_multimodal_model": True}, "only text is carried"),
+        ({"runner_type": "pooling"}, "only generation is folded"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
+)
+def test_what_is_not_folded(changed: dict[str, Any], reason: str) -> None:
+    refuse(a_config())
+    with pytest.raises(InputError) as raised:
+        refuse(a_config(**changed))
+    assert str(raised.value).startswith(f"--additional-config: cannot fold: {reason}\n  hint: ")
 
 
 @needs_vllm

@@ -13,6 +13,7 @@ import functools
 from typing import Any
 
 from runtime.runners.vllm import require_vllm
+from runtime.vllm_plugin.refusals import refuse
 from runtime.vllm_plugin.settings import FILE, Fold, Shadow, read_settings
 from vppc.errors import InputError
 
@@ -62,7 +63,7 @@ def _shadowed(vllm_config: Any, settings: Shadow, stock_class: Any) -> Any:
 
 def _folded(vllm_config: Any, settings: Fold, stock_class: Any) -> Any:
     """The executor of folded workers. Raises InputError for what they do not do, before anything is loaded."""
-    from runtime.vllm_plugin.executor import FoldExecutor, refuse
+    from runtime.vllm_plugin.executor import FoldExecutor
 
     refuse(vllm_config)
     parallel, model = vllm_config.parallel_config, vllm_config.model_config
