@@ -14,9 +14,10 @@ A request has its index, in ``Segment.requests``, from its first chunk on; one t
 stream. One that is cancelled later is named in ``Segment.extra["cancelled"]``: nothing more of its prompt follows.
 
 **The two clocks.** The caller's time goes on by itself; the plan's is the pipeline's, on which operations take what
-the costs say. They start together. What the ranks report corrects their difference: the plan is as late as the rank
-that is the least late, so that no rank runs dry, and no chunk is made long before it can run. Ranks may run what they
-have as soon as they can, a horizon before its time; being that early says nothing of the costs.
+the costs say. They start together. What the ranks report corrects their difference: the plan is as late, or as early,
+as the rank that is the latest, so that nobody runs dry and no chunk is made long before it can run. On a placement
+that does not return to rank 0, ranks run what they have a horizon before its time, since nothing in their lists waits
+for a chunk to leave; there being that early says nothing.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class IncrementalCompiler:
         self._emitter = Emitter(setup, buffers, self._pipeline.in_flight)
         self._horizon = horizon
         self._lags: dict[int, float] = {}  # by rank, what it was last late by
+        # how early ranks may be whose lists do not hold them back where the plan waits for a chunk to leave
+        self._slack = 0.0 if setup.stage_ranks[-1] == 0 else horizon
         self._late = 0.0  # what the plan's clock is behind the caller's
         self._now = 0.0  # the plan's present
         programs = tuple(Program.of(rank, buffers, []) for rank in range(setup.pp))
@@ -107,8 +110,8 @@ class IncrementalCompiler:
         lag = self._emitter.lag(rank, instruction, now)
         if lag is not None:
             self._lags[rank] = lag
-            least = min(self._lags.values())
-            self._late = least if least > 0 else min(0.0, least + self._horizon)
+            late = max(self._lags.values())
+            self._late = late if late > 0 else min(0.0, late + self._slack)
 
     def next_event(self) -> float:
         """When to advance next; infinite when nothing is left to do."""
