@@ -125,6 +125,13 @@ def test_the_launch_of_a_forward_can_be_said(folder: Path) -> None:
     assert makespans == [12.0, 13.0]  # four chunks one after another, on one rank or the other
 
 
+def test_the_stages_can_be_placed(folder: Path) -> None:
+    both = ("--strategy", "cpp", "--strategy", "vpp-packed", "--placement", "loop", "--vp", "2")
+    entries = shown(*four(folder, *both))["entries"]
+    makespans = [each["outcomes"][0]["makespan"] for each in entries]
+    assert makespans == [12.0, 10.5]  # a loop's second rank begins after 1.5 s, and has 9 s to run
+
+
 def test_processes_find_the_same(folder: Path) -> None:
     assert shown(*four(folder, "--jobs", "2")) == shown(*four(folder))
 

@@ -104,7 +104,7 @@ class TestBesideTheCompiler:
 # Brute force: at every moment at which something may happen, every rank looks at everything.
 
 EXACT = CostModel(
-    (LayerCost(6, fixed=0.25, per_token=0.125, per_pair=2.0**-5, per_prefix_token=2.0**-4),),
+    (LayerCost(12, fixed=0.25, per_token=0.125, per_pair=2.0**-5, per_prefix_token=2.0**-4),),
     transfer=Linear(0.125, 0.125),
     launch=0.25,
 )
@@ -185,25 +185,26 @@ def _next_parts(queue: list[list[Request | int]], now: float, size: int, fill: b
 
 @given(
     prompts=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3), st.integers(0, 160)), min_size=1, max_size=8),
-    strategy=st.sampled_from(["cpp", "vpp-packed"]),
+    placement=st.sampled_from(["straight", "v", "zigzag", "loop"]),
     pp=st.integers(1, 3),
     size=st.integers(1, 6),
     limit=st.integers(1, 5),
     fill=st.booleans(),
 )
-@example(prompts=[(5, 0, 0), (3, 0, 0), (9, 2, 8)], strategy="vpp-packed", pp=2, size=4, limit=3, fill=True)
+@example(prompts=[(5, 0, 0), (3, 0, 0), (9, 2, 8)], placement="v", pp=2, size=4, limit=3, fill=True)
 def test_brute_force_runs_the_same(
-    prompts: list[tuple[int, int, int]], strategy: str, pp: int, size: int, limit: int, fill: bool
+    prompts: list[tuple[int, int, int]], placement: str, pp: int, size: int, limit: int, fill: bool
 ) -> None:
     requests = [
         Request(f"r{index}", cached + tokens, cached, eighths / 8)
         for index, (tokens, cached, eighths) in enumerate(prompts)
     ]
-    options = Options(strategy=strategy, pp=pp, chunk_size=size, max_in_flight=limit)
+    strategy = "cpp" if placement == "straight" else "vpp-packed"
+    options = Options(strategy=strategy, pp=pp, placement=placement, chunk_size=size, max_in_flight=limit)
     setting = Setting(EXACT, options, "dual-queue", fill=fill)  # it finishes nobody out of turn
     served = serve(Workload("some", tuple(requests)), setting)
-    placement, vp, _ = layout_of(options)
-    header = Layout(placement, vp)(Schedule(strategy, Model("m", 6), pp, 1))
+    _, vp, _ = layout_of(options)
+    header = Layout(placement, vp)(Schedule(strategy, Model("m", 12), pp, 1))
     chunks, starts = by_force(requests, header, size, limit, fill=fill)
     ids = [request.id for request in served.schedule.requests]
     assert [[(ids[p.request], p.start, p.tokens) for p in c.parts] for c in served.schedule.chunks] == chunks

@@ -18,6 +18,7 @@ from vppc.errors import InputError
 from vppc.files import source_name, write_text
 from vppc.inputs.requests import read_requests
 from vppc.ir.partition import SPLITS
+from vppc.ir.placement import PLACEMENTS
 from vppc.models import load_model
 from vppc.passes.strategies import MEASURED_TIMES, STRATEGIES, Options
 from vppc.render.serving import serving_text
@@ -73,7 +74,9 @@ SECONDS = Number(min=0.0, max=1e9)
 @click.option(
     "--chunk-size", "sizes", type=COUNT, multiple=True, default=(8192,), show_default=True, help="Repeatable."
 )
-@click.option("--policy", "policies", type=click.Choice(POLICIES), multiple=True, help="Of the queue; repeatable.")
+@click.option(
+    "--policy", "policies", type=click.Choice(POLICIES), multiple=True, help="Of the queue; repeatable [default: fcfs]."
+)
 @click.option("--patience", type=SECONDS, default=60.0, show_default=True, help="Starvation bound in seconds.")
 @click.option("--ttft-target", type=Number(1e-9, 1e9), help="Seconds to a first token in time, for the goodput.")
 @click.option("--whole-prompts", is_flag=True, help="A chunk holds several prompts only if they are whole.")
@@ -82,6 +85,8 @@ SECONDS = Number(min=0.0, max=1e9)
 @click.option("--page-size", type=COUNT, default=128, show_default=True, help="Dynamic chunks: KV page in tokens.")
 @click.option("--min-chunk", type=COUNT, default=4096, show_default=True, help="dcpp: smallest chunk.")
 @click.option("--smooth", type=Number(0.0, 1.0), help="Dynamic chunks: smoothing [default: 1.0; SGLang 0.75].")
+@click.option("--placement", type=click.Choice(PLACEMENTS[1:]), help="Stages of the vpp strategies [default: v].")
+@click.option("--vp", type=click.IntRange(2, 1024), help="With --placement: stages a rank [default: zigzag 4, loop 2].")
 @click.option("--layer-split", type=click.Choice(list(SPLITS)), help="Who gets the remainder of uneven layers.")
 @click.option("--jobs", type=click.IntRange(1, 1024), default=1, show_default=True, help="Processes.")
 @click.option("--theme", type=click.Choice(THEMES), default="auto", show_default=True, help="Colours of a picture.")
@@ -116,6 +121,8 @@ def command(
     page_size: int,
     min_chunk: int,
     smooth: float | None,
+    placement: str | None,
+    vp: int | None,
     layer_split: str | None,
     jobs: int,
     theme: str,
@@ -152,6 +159,8 @@ def command(
             Options(
                 strategy=strategy,
                 pp=pp,
+                placement=placement if strategy.startswith("vpp") else None,
+                vp=vp if strategy.startswith("vpp") else None,
                 split=layer_split,
                 max_in_flight=max_in_flight,
                 max_resident_tokens=max_resident_tokens,
