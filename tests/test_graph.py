@@ -214,3 +214,15 @@ def test_the_command_takes_its_format_from_the_output_file(tmp_path: Path) -> No
 def test_dot_is_golden() -> None:
     text = "".join(to_dot(op_graph(parse_torch_csv("0F0,3F0\n1F0,2F0\n"))))
     assert text == (Path(__file__).parent / "golden" / "operations.dot").read_text()
+
+
+def test_a_picture_is_refused_and_says_who_draws_one(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("".join(schedule_text(parse_torch_csv("0F0\n"))))
+    target = str(tmp_path / "x.svg")
+    refused = CliRunner().invoke(vppc, ["graph", str(path), "-o", target])
+    assert str(refused.exception).startswith(f"{target}: -o: .svg is no format of graphs here\n")
+    assert "dot -Tsvg" in str(refused.exception)
+    assert not Path(target).exists()
+    assert CliRunner().invoke(vppc, ["graph", str(path), "-o", target, "--format", "dot"]).exception is None
+    assert Path(target).read_text().startswith("digraph")

@@ -847,7 +847,7 @@ hcom_receive        1  500.0 us  500.0 us            0 s
 
 def test_json_has_the_keys_of_simulate(tmp_path: Path) -> None:
     shown = json.loads(run(str(two_ranks(tmp_path)), "--json").output)
-    assert list(shown) == ["makespan", "ideal", "efficiency", "lower_bound", "ttft", "ranks", "remarks"]
+    assert list(shown) == ["makespan", "ideal", "efficiency", "lower_bound", "ttft", "requests", "ranks", "remarks"]
     assert shown["makespan"] == pytest.approx(170e-6)
     first = shown["ranks"][0]
     assert first["rank"] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from vppc.cli.show import wants_color
 from vppc.costs.document import cost_json
 from vppc.costs.model import CostModel, LayerCost, Linear
 from vppc.errors import CheckFailed, InputError
+from vppc.ir.assembly import to_assembly
 from vppc.ir.document import parse_schedule, schedule_text
 from vppc.ir.schedule import Schedule
 from vppc.ir.torch_csv import parse_torch_csv
@@ -175,3 +177,38 @@ def test_channels_may_have_any_ids(tmp_path: Path) -> None:
         cost = {"cost": {**cost_json(COST), "interference": interference}}
         expected = printed(tmp_path, replace(plain, extra=cost))
         assert printed(tmp_path, replace(other, extra=cost)).replace("ch4", "ch") == expected
+
+
+def test_a_part_of_the_run(tmp_path: Path) -> None:
+    schedule = priced(parse_torch_csv(FOLD))
+    part = printed(tmp_path, schedule, "--no-programs", "--from", "2", "--to", "6000ms", "--width", "80")
+    assert re.findall(r"[\d.]+ s", part.splitlines()[5])[::100] == ["2 s"]
+    refused = show(tmp_path, schedule, "--from", "9", "--to", "3s").exception
+    assert "lies from 9 s to 3 s" in str(refused)
+
+
+def test_assembly_is_read_as_json_is(tmp_path: Path) -> None:
+    schedule = priced(parse_torch_csv(FOLD))
+    path = tmp_path / "plan.asm"
+    path.write_text("".join(to_assembly(schedule)))
+    for name in ("show", "simulate", "verify"):
+        read = CliRunner().invoke(vppc, [name, str(path)])
+        assert read.exception is None, read.exception
+    assert CliRunner().invoke(vppc, ["show", str(path)]).output == printed(tmp_path, schedule)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("; a comment\nschedule nonsense\n", "line 2"),
+        ('schedule "cpp" version=1 pp=1 vp=1\nmodel "m" layers=1\nstage 0 rank=0 layers=0..1\n', "no programs yet"),
+        ("schedules are JSON", "JSON"),
+    ],
+    ids=["wrong", "without programs", "no assembly"],
+)
+def test_wrong_assembly_is_refused_with_its_place(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.asm"
+    path.write_text(text)
+    refused = CliRunner().invoke(vppc, ["verify", str(path)]).exception
+    assert isinstance(refused, InputError)
+    assert said in str(refused)

@@ -64,6 +64,7 @@ def test_json(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "lower_bound": 362.0,
         "lower_bound_by": {"resource": "rank 1", "head": 11.0, "work": 300.0, "tail": 51.0},
         "ttft": [362.0],
+        "requests": ["r0"],
         "ranks": [
             {
                 "rank": rank,

@@ -21,7 +21,7 @@ DOCUMENTED = {
         "--max-in-flight --max-buffers --cost --prefix-hits --print-after --t --transfer -o"
     ),
     "verify": "FILE",
-    "show": "FILE",
+    "show": "FILE --from --to --width --json",
     "plot": "FILE... --view --width --rows --theme --cost -o",
     "trace": "FILE... --cost -o",
     "graph": "FILE -o",
@@ -29,7 +29,7 @@ DOCUMENTED = {
     "explain": "FILE --at --instruction --try --cost --json -o",
     "diff": "A B --listed --cost --json -o",
     "report": "FILE|JOURNAL --title --try --cost -o",
-    "compare": "--pp --cost --model --tokens --strategy --chunk-size --measured-time --jobs --json -o",
+    "compare": "--pp --cost --model --tokens --requests --layer-ranges --theme --strategy --chunk-size --measured-time --jobs --json -o",
     "serve-sim": (
         "--suite --requests --limit --prefix-hits --concurrency --rate --pp --cost --model --launch --strategy "
         "--measured-time --chunk-size --policy --ttft-target --jobs --json -o"

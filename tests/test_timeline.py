@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from vppc.analysis.breakdown import breakdown
@@ -15,7 +15,7 @@ from vppc.analysis.timing import simulate
 from vppc.costs.model import CostModel, LayerCost, Linear, OpCosts
 from vppc.ir.schedule import Chunk, Part, Request, Schedule
 from vppc.ir.torch_csv import parse_torch_csv
-from vppc.render.timeline import ASCII, UNICODE, timeline
+from vppc.render.timeline import ASCII, UNICODE, axis_ticks, timeline
 
 GOLDEN = Path(__file__).parent / "golden" / "timelines.txt"
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
@@ -133,3 +133,40 @@ def test_blocks_are_to_scale(chunks: int, ahead: int, width: int) -> None:
 def test_a_run_of_no_time_is_drawn() -> None:
     text = drawn(fold(2, 1), CostModel((LayerCost(4),)))
     assert [lane.split()[-1] for lane in lanes(text)] == ["0.0%", "0.0%"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "most", "first", "labels"),
+    [
+        (1.2, 6, 0.0, ["0 s", "0.2 s", "0.4 s", "0.6 s", "0.8 s", "1 s", "1.2 s"]),
+        (0.9, 5, 0.0, ["0 ms", "200 ms", "400 ms", "600 ms", "800 ms"]),
+        (0.5, 5, 1.0, ["1 s", "1.1 s", "1.2 s", "1.3 s", "1.4 s", "1.5 s"]),
+        (0.002, 4, 1000.0, ["1000 s", "1000.0005 s", "1000.001 s", "1000.0015 s", "1000.002 s"]),
+        (0.0, 4, 0.0, ["0 s"]),
+    ],
+    ids=["seconds", "milliseconds", "window", "late window", "nothing"],
+)
+def test_the_axis_is_in_the_unit_of_its_last_label(seconds: float, most: int, first: float, labels: list[str]) -> None:
+    ticks = list(axis_ticks(seconds, most, first))
+    assert [label for _, label in ticks] == labels
+    assert all(0.0 <= moment <= seconds * (1 + 1e-6) for moment, _ in ticks)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 6), st.floats(0.0, 0.9), st.floats(0.05, 1.0))
+def test_a_window_shows_what_the_whole_shows_there(chunks: int, begin: float, share: float) -> None:
+    """With as many columns a second, the window's are the whole's."""
+    schedule = fold(chunks, 1)
+    costs = OpCosts(
+        [8.0] * (len(schedule.chunks) * 4), [0.0] * (len(schedule.chunks) * 4), [1.0] * len(schedule.chunks)
+    )
+    timing = simulate(schedule, costs)
+    total = max(max(ends) for ends in timing.ends)
+    first, last = round(begin * total), max(round(begin * total) + 24, round((begin + share * (1 - begin)) * total))
+    margin, glyphs = len("rank 0  ") + len("  100.0%"), replace(ASCII, bubble="_")
+    whole = timeline(schedule, timing, width=margin + round(total), glyphs=glyphs).splitlines()
+    window = timeline(schedule, timing, width=margin + last - first, glyphs=glyphs, window=(first, last)).splitlines()
+    assume(last <= total)
+    for lane, part in zip(whole[2:4], window[2:4], strict=True):
+        idle = [place for place, glyph in enumerate(lane[8 + first : 8 + last]) if glyph == "_"]
+        assert [place for place, glyph in enumerate(part[8 : 8 + last - first]) if glyph == "_"] == idle

@@ -14,6 +14,7 @@ import click
 
 from vppc.analysis.report import Report, report
 from vppc.analysis.timing import Timing, simulate
+from vppc.cli.number import MOMENT
 from vppc.costs.chosen import chosen_cost
 from vppc.costs.model import CostModel, OpCosts
 from vppc.errors import CheckFailed, InputError
@@ -24,6 +25,7 @@ from vppc.ir.instruction import FORWARD
 from vppc.ir.rules import check
 from vppc.ir.schedule import Schedule
 from vppc.render.listing import headline, prediction, programs
+from vppc.render.tables import seconds
 from vppc.render.timeline import ASCII, UNICODE, timeline
 
 LISTED = 40
@@ -47,6 +49,8 @@ class Run(NamedTuple):
 @click.option("--all", "everything", is_flag=True, help=f"All instructions, not just {LISTED} of each rank.")
 @click.option("--cost", "cost_file", metavar="FILE", help="Cost file [default: the one embedded in the schedule].")
 @click.option("--width", type=click.IntRange(40, 10_000), help="Columns of the timeline [default: the terminal's].")
+@click.option("--from", "first", type=MOMENT, metavar="TIME", help="Where the timeline begins: 1.5, 20ms.")
+@click.option("--to", "last", type=MOMENT, metavar="TIME", help="Where the timeline ends [default: with the run].")
 @click.option("--ascii", "plain", is_flag=True, help="Draw with ASCII characters only.")
 @click.option(
     "--color",
@@ -64,6 +68,8 @@ def command(
     everything: bool,
     cost_file: str | None,
     width: int | None,
+    first: float | None,
+    last: float | None,
     plain: bool,
     color: str,
     as_json: bool,
@@ -92,8 +98,16 @@ def command(
             lines += programs(schedule, ranks, None if everything else LISTED)
         if drawing and run is not None:
             glyphs = UNICODE if not plain and _encodable("".join(astuple(UNICODE))) else ASCII
-            drawn = timeline(schedule, run.timing, width=width or _columns(), color=wants_color(color), glyphs=glyphs)
-            lines.append(drawn)
+            lines.append(
+                timeline(
+                    schedule,
+                    run.timing,
+                    width=width or _columns(),
+                    color=wants_color(color),
+                    glyphs=glyphs,
+                    window=_window(first, last, run.report.makespan),
+                )
+            )
         elif drawing and not findings:
             lines.append("no timeline: no costs are embedded; give --cost FILE")
         write_text(None, (f"{line}\n" for line in lines))
@@ -137,6 +151,17 @@ def _operations(schedule: Schedule, timing: Timing) -> Iterator[list[dict[str, A
             for row, start, end in zip(program.rows(), starts, ends, strict=True)
             if row[0] == FORWARD
         ]
+
+
+def _window(first: float | None, last: float | None, makespan: float) -> tuple[float, float] | None:
+    """The part of the run to draw; None for all of it. Raises InputError where there is nothing of it."""
+    if first is None and last is None:
+        return None
+    begin, end = first or 0.0, min(makespan, last if last is not None else makespan)
+    if begin >= end:
+        problem = f"nothing of the run of {seconds(makespan)} lies from {seconds(begin)} to {seconds(end)}"
+        raise InputError(problem, place="--from, --to", remedy="an earlier and a later time")
+    return begin, end
 
 
 def _columns() -> int:

@@ -37,5 +37,9 @@ def command(file: str, cost_file: str | None, as_json: bool) -> None:
     if cost is None:
         raise InputError("no costs are embedded", file=source_name(file), place="cost", remedy="give --cost FILE")
     report = predict(schedule, cost)
-    text = json.dumps(report.json(), indent=1, allow_nan=False) if as_json else report_text(schedule, report)
+    if as_json:
+        names = [request.id for request in schedule.requests]  # of what ttft has, in the same order
+        text = json.dumps({**report.json(), "requests": names}, indent=1, allow_nan=False)
+    else:
+        text = report_text(schedule, report)
     write_text(None, text + "\n")

@@ -8,6 +8,7 @@ written back, so reading what was written gives the same schedule.
 from __future__ import annotations
 
 import hashlib
+import re
 from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -20,6 +21,7 @@ from vppc.costs.document import parse_cost
 from vppc.errors import InputError
 from vppc.files import read_text, source_name
 from vppc.ir import schema
+from vppc.ir.assembly_reader import parse_assembly
 from vppc.ir.instruction import Program
 from vppc.ir.instruction_json import Code, Notes, instructions_text, lift_instructions, parse_instructions
 from vppc.ir.schedule import Channel, Chunk, Json, Model, Part, Request, Schedule, Stage
@@ -38,6 +40,8 @@ def _known(kind: type) -> frozenset[str]:
 _MODEL, _STAGE, _CHANNEL, _REQUEST, _PART, _CHUNK = map(_known, (Model, Stage, Channel, Request, Part, Chunk))
 _PROGRAM = frozenset(("rank", "buffers", "instructions"))
 _CONTINUATION = frozenset(("rank", "from", "instructions"))
+_ASSEMBLY = re.compile(r"\s*(;[^\n]*\n\s*)*schedule\s")
+"""How assembly begins, behind comments."""
 _TOP = frozenset(("format", "version", *(_known(Schedule) - {"order"})))
 _SEGMENT_TOP = frozenset(("format", "version", *_known(Segment)))
 
@@ -48,7 +52,12 @@ def read_schedule(path: str) -> Schedule:
 
 
 def parse_schedule(text: str, file: str = "") -> Schedule:
-    """The schedule in a JSON text; ``file`` is for messages. Raises InputError."""
+    """The schedule in a JSON text, or in assembly; ``file`` is for messages. Raises InputError."""
+    if _ASSEMBLY.match(text):
+        schedule = parse_assembly(text, file)
+        if not schedule.programs:
+            raise InputError("there are no programs yet", file=file, remedy="vppc convert --to json lowers it")
+        return parse_schedule("".join(schedule_text(schedule)), file)  # which knows the types and ranges
     document = _load(text, file, schema.SCHEDULE, _SCHEDULE)
     if "cost" in document:
         parse_cost(document["cost"], file, "cost")

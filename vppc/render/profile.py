@@ -45,6 +45,7 @@ def profile_json(profile: Profile) -> dict[str, Any]:
         "efficiency": None,
         "lower_bound": None,
         "ttft": [],
+        "requests": [],
         "ranks": [_rank_json(rank) for rank in profile.ranks],
         "remarks": list(profile.remarks),
     }
@@ -93,6 +94,7 @@ def measured_json(measured: Measured) -> dict[str, Any]:
     """The keys of ``simulate --json``, measured, and the plan with the differences."""
     return {
         **measured.report.json(),
+        "requests": [request.id for request in measured.journal.schedule.requests],
         "plan": measured.plan.json(),
         "forwards_ratio": measured.forwards_ratio,
         "clock_uncertainty": measured.journal.uncertainty,

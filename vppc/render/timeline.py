@@ -87,28 +87,44 @@ class _Lane:
 
 
 def timeline(
-    schedule: Schedule, timing: Timing, *, width: int = 100, color: bool = False, glyphs: Glyphs = UNICODE
+    schedule: Schedule,
+    timing: Timing,
+    *,
+    width: int = 100,
+    color: bool = False,
+    glyphs: Glyphs = UNICODE,
+    window: tuple[float, float] | None = None,
 ) -> str:
     """Draw a simulated or measured run in lines of ``width`` characters (at least 40), no newline at the end.
 
-    With ``color`` the lines hold escape sequences for a terminal of 256 colours.
+    With ``color`` the lines hold escape sequences for a terminal of 256 colours. ``window`` is the part of the run to
+    draw, in seconds from the clock's start; the bubbles are then those in it.
     """
-    drawing = _Drawing(schedule, timing, max(width, 40), color, glyphs)
+    drawing = _Drawing(schedule, timing, max(width, 40), color, glyphs, window)
     return "\n".join(line.rstrip() for line in drawing.lines())
 
 
 class _Drawing:
-    def __init__(self, schedule: Schedule, timing: Timing, width: int, color: bool, glyphs: Glyphs) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        timing: Timing,
+        width: int,
+        color: bool,
+        glyphs: Glyphs,
+        window: tuple[float, float] | None,
+    ) -> None:
         self.schedule, self.timing, self.width, self.color, self.glyphs = schedule, timing, width, color, glyphs
         self.margin = len(f"rank {len(schedule.programs) - 1}  ")
         self.columns = width - self.margin - len("  100.0%")
-        self.origin, self.seconds = clock_start(schedule), makespan(schedule, timing)
+        self.first, last = window or (0.0, makespan(schedule, timing))
+        self.origin, self.seconds = clock_start(schedule) + self.first, last - self.first
         self.scale = self.columns / self.seconds if self.seconds else 0.0  # columns a second
         self.posted = both_ends_posted(schedule, timing)
 
     def lines(self) -> Iterator[str]:
         """Axis, lanes, and what they mean."""
-        ticks = list(axis_ticks(self.seconds, self.columns // 12))
+        ticks = list(axis_ticks(self.seconds, self.columns // 12, self.first))
         lanes = [self._lane(rank) for rank in range(len(self.schedule.programs))]
         yield self._labels("", ticks)
         yield self._axis(ticks)
@@ -147,7 +163,7 @@ class _Drawing:
 
     def _overlaps(self, start: float, end: float) -> Iterator[tuple[int, float]]:
         """The columns that a stretch of time touches, and how much of each it covers."""
-        for column in range(int(start), min(math.ceil(end), self.columns)):
+        for column in range(max(0, int(start)), min(math.ceil(end), self.columns)):
             yield column, min(end, column + 1) - max(start, column)
 
     def _drawn(self, lane: _Lane) -> str:
@@ -279,15 +295,20 @@ def _labelled(name: str, more: str, length: int, edge: str, fill: str) -> str:
     return f"{edge}{text}".ljust(length, fill)
 
 
-def axis_ticks(seconds: float, most: int) -> Iterator[tuple[float, str]]:
-    """At most ``most`` times from 0 to ``seconds``, a round number apart, with labels in one unit."""
+def axis_ticks(seconds: float, most: int, first: float = 0.0) -> Iterator[tuple[float, str]]:
+    """About ``most`` times at most from ``first`` to ``seconds`` later, a round number apart, with labels in one unit.
+
+    The unit is that in which the last label is 1 or more; times are from ``first`` on, labels from 0.
+    """
     if not seconds:
-        yield 0.0, "0 s"
+        yield 0.0, f"{first:g} s"
         return
     step = round_step(seconds / max(most, 1))
-    unit, size = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)) if step >= s), ("ns", 1e-9))
-    for number in range(int(seconds / step * 1.000001) + 1):
-        yield number * step, f"{number * step / size:g} {unit}"
+    begin, end = math.ceil(first / step - 1e-6), math.floor((first + seconds) / step + 1e-6)
+    unit, size = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)) if end * step >= s), ("ns", 1e-9))
+    decimals = max(0, -math.floor(math.log10(step / size) + 1e-9))
+    for number in range(begin, end + 1):
+        yield max(0.0, number * step - first), f"{round(number * step / size, decimals):.12g} {unit}"
 
 
 def round_step(least: float) -> float:
