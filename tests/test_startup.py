@@ -29,7 +29,8 @@ DOCUMENTED = {
     "explain": "FILE --at --instruction --try --cost --json -o",
     "diff": "A B --listed --cost --json -o",
     "report": "FILE|JOURNAL --title --try --cost -o",
-    "compare": "--pp --cost --model --tokens --requests --layer-ranges --theme --strategy --chunk-size --measured-time --jobs --json -o",
+    "compare": "--pp --cost --model --tokens --requests --layer-ranges --strategy --chunk-size --measured-time "
+    "--jobs --theme --json -o",
     "serve-sim": (
         "--suite --requests --limit --prefix-hits --concurrency --rate --pp --cost --model --launch --strategy "
         "--measured-time --chunk-size --policy --ttft-target --jobs --json -o"
