@@ -107,8 +107,8 @@ class Outcome:
         size = {"chunk_size": self.case.options.chunk_size}
         if self.report is None:
             return {**size, "refused": self.refusal}
-        throughput = self.throughput if self.makespan else None  # what takes no time has none that JSON can write
-        return {**size, "chunks": self.chunks, "throughput": throughput, **self.report.json()}
+        finite = {"throughput": self.throughput} if self.makespan else {}  # JSON has no infinity
+        return {**size, "chunks": self.chunks, **finite, **self.report.json()}
 
 
 @dataclass(frozen=True, slots=True)
