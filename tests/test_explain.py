@@ -30,6 +30,7 @@ from vppc.ir.instruction import FORWARD, SEND, WAIT
 from vppc.ir.rules import check
 from vppc.ir.schedule import Schedule
 from vppc.passes.strategies import STRATEGIES
+from vppc.render.explain import bubbles_text, instruction_text, moment_text, path_text, waits_text
 
 GOLDEN = Path(__file__).parent / "golden"
 RANDOMS = st.randoms(use_true_random=False)
@@ -362,3 +363,31 @@ def test_bad_places_are_refused(
         main(["explain", saved(tmp_path, paper("cpp", 3)), *options])
     assert stopped.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_long_chain_of_waits_names_its_ends(tmp_path: Path) -> None:
+    told = explain(saved(tmp_path, paper("cpp", 1, 6)), "--at", "1").splitlines()
+    assert told[4] == (
+        "rank 3 waits for the input of C0 s3 from rank 2, which waits for the input of C0 s2 from rank 1, which waits "
+        "for the input of C0 s1 from rank 0, which runs C0 s0 until 2 s (fill, in the warm-up)"
+    )
+    assert told[6] == (
+        "rank 5 waits for the input of C0 s5 from rank 4, which waits through 3 ranks for rank 0, which runs C0 s0 "
+        "until 2 s (fill, in the warm-up)"
+    )
+
+
+@settings(max_examples=15, deadline=None)
+@given(plans(max_pp=3))
+def test_any_plan_can_be_explained(schedule: Schedule | InputError) -> None:
+    assume(isinstance(schedule, Schedule))
+    assert isinstance(schedule, Schedule)
+    activity = activity_of(schedule)
+    pieces, path = bubbles(activity), critical_path(activity)
+    for rank, program in enumerate(schedule.programs):
+        for index in range(len(program)):
+            assert instruction_text(activity, pieces, path, rank, index).startswith(f"rank {rank}: {index} ")
+    for moment in (0.0, 0.3, 1.0):
+        told = moment_text(activity, pieces, moment * (activity.end - activity.start)).splitlines()
+        assert len(told) == schedule.pp + 1
+    assert bubbles_text(activity, pieces) + waits_text(activity, pieces) + path_text(activity, path, None, None)

@@ -52,7 +52,7 @@ def compare_runs(ours: Side, theirs: Side, listed: int) -> Comparison:
         [(each.id, each.prompt_tokens, each.cached_tokens, each.arrival) for each in one.requests]
         == [(each.id, each.prompt_tokens, each.cached_tokens, each.arrival) for each in other.requests],
         fork([chunk.tokens for chunk in one.chunks], [chunk.tokens for chunk in other.chunks]),
-        tuple(fork(order_of(one, rank), order_of(other, rank)) for rank in range(max(one.pp, other.pp))),
+        tuple(fork(order_of(one, rank), order_of(other, rank)) for rank in range(min(one.pp, other.pp))),
         instructions,
         tuple(shifts(*pair, listed)) if not identical and same_work(one, other) else None,
     )
@@ -170,7 +170,8 @@ def _sentences(comparison: Comparison) -> Iterator[str]:
         sizes = [
             f"{count(each, 'token')}" if isinstance(each, int) else "none" for each in (chunks.ours, chunks.theirs)
         ]
-        yield f"chunks: the first {count(chunks.common)} have the same sizes; then A has {sizes[0]}, and B {sizes[1]}"
+        same = count(chunks.common, "chunk")
+        yield f"chunks: {same} of the same sizes first, then A has {sizes[0]}, and B {sizes[1]}"
     for rank, order in enumerate(comparison.orders[:LISTED_RANKS]):
         if order.same:
             yield f"order: rank {rank} runs the same {count(order.common, 'operation')} in both"

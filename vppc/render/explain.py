@@ -24,6 +24,8 @@ TOLD_RANKS = 4
 """So many ranks of the critical path are named."""
 LISTED_PIECES = 12
 """So many reasons of one wait are told."""
+LONGEST_CHAIN = 4
+"""So many ranks of a chain of waits are named; of a longer one, the ends."""
 LISTED_RANKS = 32
 """So many ranks have a line in a table; of more, those that idle most."""
 NEGLIGIBLE = 0.0005
@@ -254,8 +256,13 @@ def explanation_json(
 
 def because(activity: Activity, root: Root, until: float) -> str:
     """Why a rank waits, after its name: "waits for the input of C3 s2 from rank 1, which runs C3 s1 until 4 s"."""
-    told = ", which ".join(_link(activity, rank, span) for rank, span in root.links)
-    return told if root.span.doing is Doing.DONE else f"{told} until {_moment(activity, until)}"
+    links = root.links
+    told = [_link(activity, rank, span) for rank, span in links]
+    if len(links) > LONGEST_CHAIN:
+        between = count(len(links) - 3, "rank")
+        told[1:-1] = [f"waits through {between} for rank {links[-1][0]}"]
+    text = ", which ".join(told)
+    return text if root.span.doing is Doing.DONE else f"{text} until {_moment(activity, until)}"
 
 
 def _link(activity: Activity, rank: int, span: Span) -> str:
