@@ -90,12 +90,20 @@ def played(each: Stream, story: list[Event]) -> tuple[dict[str, Request], set[st
     return requests, cancelled
 
 
-@given(st.sampled_from(STRATEGIES), st.integers(1, 3), st.sampled_from(POLICIES), limits(), events())
+SHAPES = [(strategy, None, None) for strategy in STRATEGIES] + [
+    ("vpp-packed", "zigzag", 3),
+    ("vpp-packed", "zigzag", 4),
+    ("vpp-async", "loop", 2),
+]
+
+
+@given(st.sampled_from(SHAPES), st.integers(1, 3), st.sampled_from(POLICIES), limits(), events())
 @settings(max_examples=150, deadline=None)
 def test_whatever_comes_and_goes_makes_a_stream_that_is_proven_and_ends(
-    strategy: str, pp: int, queue: str, bounds: Limits, story: list[Event]
+    shape: tuple[str, str | None, int | None], pp: int, queue: str, bounds: Limits, story: list[Event]
 ) -> None:
-    each = stream(strategy, pp, bounds, queue)
+    strategy, placement, vp = shape
+    each = stream(strategy, pp, bounds, queue, setup=header(strategy, pp, placement, vp))
     requests, cancelled = played(each, story)
     opening = each.compiler.opening()
     whole = each.close()
