@@ -25,7 +25,7 @@ MODES = ("offline", "own", "wait, cold", "wait")
 """The ways in which DCPP's chunks come about; not cold is after one run of the same suite."""
 USERS = (1, 2, 4, 8, 16)
 LAUNCHES = (0.001, 0.010, 0.020, 0.030)
-INDEXERS = (1.0, 0.2, 0.1, 0.0)
+INDEXERS = (1.0, 0.2, 0.0)
 
 
 def entry(cost: CostModel, workload: Workload | str, strategy: str, policy: str = "fcfs", **options: Any) -> Entry:
