@@ -389,6 +389,8 @@ def test_png(tmp_path: Path) -> None:
     drawn = target.read_bytes()
     assert drawn[:8] == b"\x89PNG\r\n\x1a\n"
     assert int.from_bytes(drawn[16:20]) == 2 * 700  # the width in its header
+    lost = call(plan, "-o", str(tmp_path / "no" / "such" / "x.png")).exception
+    assert "cannot be written" in str(lost)
     assert drawn == bytes(resvg.svg_to_bytes(svg_string=call(plan, "--width", "700").output, zoom=2.0))
 
 

@@ -89,6 +89,16 @@ def test_the_page_of_a_run_has_the_plan_beside_it(tmp_path: Path) -> None:
     assert "<h2>What would help</h2>" not in page
 
 
+def test_a_run_without_costs_has_no_prices(tmp_path: Path) -> None:
+    schedule = paper("vpp-async", 3)
+    timing = simulate(schedule, OpCosts.of(schedule, parse_cost(schedule.extra["cost"])))
+    bare = replace(schedule, extra={key: value for key, value in schedule.extra.items() if key != "cost"})
+    page = body(written(tmp_path, str(write_journal(tmp_path / "run", bare, timing))))
+    assert f"<b>{seconds(price(schedule).makespan)}</b>makespan" in page
+    assert "<h2>Timeline</h2>" in page
+    assert "efficiency" not in page
+
+
 @pytest.fixture(scope="module")
 def comparison() -> str:
     options = ["--tokens", "32K", "--chunk-size", "8192", "--chunk-size", "16384", "--strategy", "cpp"]

@@ -119,7 +119,7 @@ BAD = {
     "nowhere to write": (["compile", "--pp", "2", "--chunks", "4", "-o", "no/such/folder/plan.json"], "no/such/folder"),
     **{
         f"{name} of a missing file": ([name, MISSING], MISSING)
-        for name in ("verify", "show", "plot", "trace", "graph", "simulate", "explain")
+        for name in ("verify", "show", "plot", "trace", "graph", "simulate", "explain", "report")
     },
     "standard input is not JSON": (["verify", "-"], "JSON"),
 }

@@ -24,11 +24,14 @@ from vppc.explain import (
 )
 from vppc.files import read_text, source_name, write_text
 from vppc.ir.schedule import Schedule
+from vppc.ir.schema import SCHEDULE
 from vppc.json_text import loads
 from vppc.profiles.journal import is_journal
 
 MOST_DRAWN = 100_000
 """(chunk, stage) pairs of a schedule that a browser still moves."""
+_HEAD = 1000
+"""In so many characters a schedule says that it is one."""
 
 
 @click.command(name="report")
@@ -59,15 +62,12 @@ def command(file: str, title: str | None, wanted: bool | None, cost_file: str | 
     name = title or f"{PurePath(source_name(file)).stem or 'run'}"
     said = ["vppc", "report", file, *(("--cost", cost_file) if cost_file else ())]
     provenance = {"made by": f"vppc {__version__}", "command": shlex.join(said)}
-    if not is_journal(Path(file)):
-        text = read_text(file)
-        document = loads(text, source_name(file)) if text.lstrip().startswith("{") else {}
-        page = study_page(document, source_name(file), name, provenance) if isinstance(document, dict) else None
-        if page is not None:
-            write_text(output, page.html())
+    text = None if is_journal(Path(file)) else read_text(file)
+    if text is not None and text.lstrip().startswith("{") and f'"{SCHEDULE}"' not in text[:_HEAD]:
+        document = loads(text, source_name(file))
+        if study := study_page(document, source_name(file), name, provenance):
+            write_text(output, study.html())
             return
-    else:
-        text = None
     subject = read_subject(file, cost_file, text=text)
     schedule, cost = subject.run.schedule, subject.cost
     size = len(schedule.chunks) * len(schedule.stages)
