@@ -284,3 +284,10 @@ def test_five_thousand_operations_zoom(chromium: Any, tmp_path: Path) -> None:
     zoomed = chromium.execute_script(PLOT)
     assert 0 < zoomed["end"] - zoomed["start"] < plot["end"] / 10
     assert (zoomed["start"] + zoomed["end"]) / 2 == pytest.approx(plot["end"] / 2, rel=0.01)
+
+
+def test_too_large_a_schedule_is_refused_before_it_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["report", saved(tmp_path, paper("vpp", 5001))])
+    assert stopped.value.code == 2
+    assert "20,004 operations are too many for a page" in capsys.readouterr().err

@@ -28,7 +28,7 @@ from vppc.ir.schema import SCHEDULE
 from vppc.json_text import loads
 from vppc.profiles.journal import is_journal
 
-MOST_DRAWN = 100_000
+MOST_DRAWN = 20_000
 """(chunk, stage) pairs of a schedule that a browser still moves."""
 _HEAD = 1000
 """In so many characters a schedule says that it is one."""
