@@ -289,3 +289,12 @@ def test_a_stream_that_is_forgotten_keeps_what_is_open_and_no_more() -> None:
     verifier.forget(1)
     assert [len(tape) for tape in verifier.tapes] == [1, 1]
     assert (verifier.prompts.requests, verifier.prompts.chunks) == ([], [])
+
+
+@pytest.mark.parametrize("seed", [1335, 2183, 3236])
+def test_a_request_that_decodes_late_is_not_forgotten(seed: int) -> None:
+    """Cases in which something was forgotten before."""
+    whole, random = random_schedule(Random(seed), max_pp=3), Random(seed)
+    count = random.randint(1, 3)
+    marks = [sorted(random.randint(0, len(program)) for _ in range(count)) for program in whole.programs]
+    assert forgetful(*cut(whole, [list(stops) for stops in zip(*marks, strict=True)])) == ()

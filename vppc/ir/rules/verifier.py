@@ -86,7 +86,8 @@ class Verifier:
         After that there is no certificate, memory limits (M1) are judged by what is left, and the numbers in findings
         count from there. Call it when there were no findings; it takes time linear in what there is.
         """
-        gone = forget(over, self.tapes, self._pipes, self.prompts, self._progress)
+        before = 0 if self._forgotten is None else self._forgotten.requests
+        gone = forget(over - before, self.tapes, self._pipes, self.prompts, self._progress)
         self._forgotten = gone if self._forgotten is None else self._forgotten.and_then(gone)
         self._sized -= gone.chunks
         self.steps.clear()
