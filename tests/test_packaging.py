@@ -82,7 +82,8 @@ def test_no_module_of_the_runtime_brings_in_what_the_compiler_needs() -> None:
     imported = imported_by(
         "import importlib, pkgutil, runtime\n"
         "for module in pkgutil.walk_packages(runtime.__path__, 'runtime.'):\n"
-        "    if '.vllm.' not in module.name and '.vllm_plugin.' not in module.name: importlib.import_module(module.name)"
+        "    if '.vllm.' not in module.name and '.vllm_plugin.' not in module.name:\n"
+        "        importlib.import_module(module.name)"
     )
     assert "torch" in imported
     assert not imported & {"click", "networkx", "pydantic"}
