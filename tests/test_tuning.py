@@ -272,6 +272,18 @@ def test_the_command_writes_a_schedule_and_prints_the_gaps(tmp_path: Path) -> No
     assert {"chunks", "layers", "gap_to_any_chunking", "robustness", "lower_bound"} <= told["placements"][0].keys()
 
 
+def test_the_command_keeps_to_a_memory_and_writes_what_ranks_take(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    model = ("--model", "deepseek-v3.1", "--tp", "8", "--ep", "8", "--weight-dtype", "w8a8", "--placement", "v")
+    shown = run("--pp", "2", "--tokens", "4096", *model, "--memory", "60", "--effort", "0.1", "-o", str(plan))
+    assert shown.exit_code == 0, shown.output
+    memories = [program.extra["memory"] for program in parse_schedule(plan.read_text()).programs]
+    assert [memory["limit"] for memory in memories] == [60 * GIB, 60 * GIB]
+    refused = run("--pp", "2", "--tokens", "4096", *model, "--memory", "20")
+    assert isinstance(refused.exception, CheckFailed)
+    assert "2 ranks fit into 20.00 GiB a device" in str(refused.exception)
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

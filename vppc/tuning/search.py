@@ -146,7 +146,7 @@ class Search:
             looks.sort(key=_value)
             chosen += map(self._with_whole_layers, looks[: max(2, keep)])
         allowed = [tried for tried in chosen if tried.case.allows(tried.point.counts)]
-        return sorted(allowed or chosen, key=_value)[: 1 if quick else max(3, keep)]
+        return sorted(allowed or chosen, key=_value)[: keep if quick else max(3, keep)]
 
     def _aligned(self, tried: _Tried) -> Found:
         tries = min(1500, _ALIGN // (len(tried.case.cutting) * len(tried.case.ranks)))

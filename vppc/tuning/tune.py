@@ -47,6 +47,9 @@ _NEAR = 1.08
 _NEXT = 1.01
 """... and the second of a placement when it promises no more than the first, times this."""
 
+_QUICK = 0.5
+"""Efforts below that are for quick looks only."""
+
 _TIGHTENINGS = 4
 """Searches of one placement under a memory limit, at most."""
 
@@ -247,6 +250,7 @@ def _search(
 def _fitting(task: Task, prices: Prices, search: Search, quick: bool) -> list[Tuned]:
     """What a search finds, and fits: searched again, with room for what the plan needs, as often as that may help."""
     shape: Case = search.shape
+    quick = quick or task.effort < _QUICK
     again: Search | None = search
     for _ in range(_TIGHTENINGS):
         if again is None:
