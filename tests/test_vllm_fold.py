@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from test_vllm_runner import LAYERS, MODELS, needs_vllm, write_checkpoint
 from vllm_runs import engines
 
+from runtime.vllm_plugin import register
 from runtime.vllm_plugin.refusals import refuse
 from runtime.vllm_plugin.settings import Fold, Shadow, read_settings
 from vppc.errors import InputError
@@ -117,6 +119,61 @@ def test_what_is_not_folded(changed: dict[str, Any], reason: str) -> None:
     with pytest.raises(InputError) as raised:
         refuse(a_config(**changed))
     assert str(raised.value).startswith(f"--additional-config: cannot fold: {reason}\n  hint: ")
+
+
+class Engine:
+    """As much of a vLLM as the plugin changes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+        class Executor:
+            @staticmethod
+            def get_class(config: Any) -> str:
+                return "stock"
+
+        class VllmConfig:
+            parallel_config = SimpleNamespace(pipeline_parallel_size=2)
+
+            def __init__(self, additional: dict[str, Any]) -> None:
+                self.additional_config = additional
+
+            @property
+            def max_concurrent_batches(self) -> int:
+                return 7
+
+        self.executor, self.config = Executor, VllmConfig
+        for name, contents in {
+            "vllm": {"__version__": version},
+            "vllm.config": {"VllmConfig": VllmConfig},
+            "vllm.v1": {},
+            "vllm.v1.executor": {},
+            "vllm.v1.executor.abstract": {"Executor": Executor},
+        }.items():
+            module = ModuleType(name)
+            vars(module).update(contents)
+            monkeypatch.setitem(sys.modules, name, module)
+
+
+def test_the_plugin_that_is_asked_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    vllm = Engine(monkeypatch, "0.28.0+cpu")
+    register()
+    once = vllm.executor.get_class
+    register()
+    assert vllm.executor.get_class is once
+    for nothing in ({}, {"other": 1}):
+        assert vllm.executor.get_class(vllm.config(nothing)) == "stock"
+        assert vllm.config(nothing).max_concurrent_batches == 7
+    assert vllm.config({"vppc": {"mode": "shadow", "journal": "x"}}).max_concurrent_batches == 7
+    assert vllm.config(FOLD).max_concurrent_batches == 3
+    assert vllm.config({**FOLD, "vppc": {"max_in_flight": 5}}).max_concurrent_batches == 5
+
+
+def test_the_plugin_in_another_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    vllm = Engine(monkeypatch, "0.32.0")
+    register()
+    assert vllm.executor.get_class(vllm.config({})) == "stock"
+    assert vllm.config(FOLD).max_concurrent_batches == 7
+    with pytest.raises(InputError, match=r"additional-config: was made for vLLM 0\.28\.0, and this is 0\.32\.0"):
+        vllm.executor.get_class(vllm.config(FOLD))
 
 
 @needs_vllm

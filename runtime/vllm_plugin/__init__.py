@@ -1,9 +1,10 @@
 """vppc inside vLLM: a general plugin, loaded by every process of vLLM's, that does nothing unless it is asked to.
 
-It is asked by ``--additional-config``, see :mod:`runtime.vllm_plugin.settings`. Two things of vLLM's are changed in any
-case; they look for that first, and otherwise do what they did:
+It is asked by ``--additional-config``, see :mod:`runtime.vllm_plugin.settings`. Two things of vLLM 0.28.0 are changed
+in any case; they look for that first, and otherwise do what they did:
 
-* ``Executor.get_class``: the executor and the worker class are chosen there.
+* ``Executor.get_class``: the executor and the worker class are chosen there. Other versions of vLLM get this, too, to
+  refuse what they are asked for.
 * ``VllmConfig.max_concurrent_batches``: how many batches vLLM's engine keeps in flight.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from runtime.runners.vllm import require_vllm
+from runtime.runners.vllm import check_version, made_for
 from runtime.vllm_plugin.refusals import refuse
 from runtime.vllm_plugin.settings import FILE, Fold, Shadow, read_settings
 from vppc.errors import InputError
@@ -24,10 +25,10 @@ FOLD_WORKER = "runtime.vllm_plugin.worker.FoldWorker"
 
 def register() -> None:
     """The entry point ``vllm.general_plugins``; vLLM calls it in each of its processes, in some more than once."""
-    from vllm.config import VllmConfig
+    import vllm
     from vllm.v1.executor.abstract import Executor
 
-    stock_class, stock_batches = Executor.get_class, VllmConfig.max_concurrent_batches
+    stock_class = Executor.get_class
     if hasattr(stock_class, "__wrapped__"):
         return
 
@@ -36,18 +37,28 @@ def register() -> None:
         settings = read_settings(vllm_config.additional_config)
         if settings is None:
             return stock_class(vllm_config)
-        require_vllm()
+        check_version(vllm.__version__, FILE)
         if isinstance(settings, Shadow):
             return _shadowed(vllm_config, settings, stock_class)
         return _folded(vllm_config, settings, stock_class)
 
+    Executor.get_class = staticmethod(get_class)
+    if made_for(vllm.__version__):
+        _keep_more_batches()
+
+
+def _keep_more_batches() -> None:
+    """Let vLLM's engine keep as many batches in flight as the settings say."""
+    from vllm.config import VllmConfig
+
+    stock = VllmConfig.max_concurrent_batches
+
     def max_concurrent_batches(vllm_config: Any) -> int:
         settings = read_settings(vllm_config.additional_config)
         if not isinstance(settings, Fold):
-            return int(stock_batches.fget(vllm_config))
+            return int(stock.fget(vllm_config))
         return settings.max_in_flight or 2 * vllm_config.parallel_config.pipeline_parallel_size - 1
 
-    Executor.get_class = staticmethod(get_class)
     VllmConfig.max_concurrent_batches = property(max_concurrent_batches)
 
 

@@ -24,7 +24,8 @@ from vllm.v1.worker.cpu_worker import CPUWorker
 
 from runtime.devices.links import GroupLink, GroupTransfer
 from runtime.runners.vllm.upstream import StagePlace, StageRunner, load_stage
-from runtime.vllm_plugin.settings import Fold, read_settings
+from runtime.vllm_plugin.settings import FILE, Fold, read_settings
+from vppc.errors import InputError
 
 
 class Sent(NamedTuple):
@@ -46,6 +47,8 @@ class FoldWorker(CPUWorker):  # type: ignore[misc]  # vLLM is not there when typ
     """vLLM's worker for CPUs, with two stages."""
 
     def init_device(self) -> None:
+        if self.use_v2_model_runner:
+            raise InputError("cannot fold: stages are V1 model runners", file=FILE, remedy="VLLM_USE_V2_MODEL_RUNNER=0")
         super().init_device()
         group = get_pp_group()
         self.rank_here, self.pp = group.rank_in_group, group.world_size

