@@ -291,4 +291,5 @@ def sweep_cases(schedule: Schedule) -> list[tuple[str, int]]:
     if largest < 256:
         return []
     sizes = sorted({max(64, round(largest * factor / 64) * 64) for factor in (0.25, *_SIZES, 1.0)})
-    return [(strategy, size) for strategy in _SWEPT for size in sizes]
+    apart = _SWEPT if len(schedule.requests) > 1 else _SWEPT[:-1]  # of one prompt, packing changes nothing
+    return [(strategy, size) for strategy in apart for size in sizes]

@@ -209,7 +209,10 @@ def _timeline(run: Run, activity: Activity, bubbles: Sequence[Sequence[Bubble]],
         )
         for cause in causes
     ]
-    legend = Legend(items=[*swatches, ("exposed transfer", [exposed]), ("transfer", [moved])], orientation="horizontal")
+    others = [("exposed transfer", [exposed])] if waits.data["left"] else []
+    if any(True for _ in hops(run)):
+        others.append(("transfer", [moved]))
+    legend = Legend(items=[*swatches, *others], orientation="horizontal")
     legend.click_policy = "hide"
     legend.location = "left"
     legend.border_line_color = None
