@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,6 +16,15 @@ settings.load_profile("dev")
 
 TORCH_IS_HERE = importlib.util.find_spec("torch") is not None
 IMPORTS_TORCH = re.compile(r"^(import|from) (torch|runtime)\b", re.MULTILINE)
+IMPORTS = re.compile(r"^(?:import|from) (?:tests\.)?(\w+)", re.MULTILINE)
+
+
+@cache
+def needs_torch(module: Path) -> bool:
+    """Whether a module of this folder imports torch, or another one here that does."""
+    text = module.read_text(encoding="utf-8")
+    others = (module.with_name(f"{name}.py") for name in IMPORTS.findall(text))
+    return bool(IMPORTS_TORCH.search(text)) or any(needs_torch(each) for each in others if each.exists())
 
 
 class SkippedModule(pytest.Module):
@@ -26,6 +36,6 @@ class SkippedModule(pytest.Module):
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
     """Skip, rather than fail to import, what needs torch where it is absent."""
-    if TORCH_IS_HERE or not IMPORTS_TORCH.search(module_path.read_text(encoding="utf-8")):
+    if TORCH_IS_HERE or not needs_torch(module_path):
         return None
     return SkippedModule.from_parent(parent, path=module_path)

@@ -42,12 +42,18 @@ def command(file: str, segments: tuple[str, ...], is_open: bool, as_json: bool) 
 
 
 def _read(file: str, segments: Sequence[str]) -> Verifier:
-    data = read_bytes(file)
-    verifier = Verifier(parse_schedule(decode(data, source_name(file)), source_name(file)), digest(data))
+    text, known = _text_and_digest(file)
+    verifier = Verifier(parse_schedule(text, source_name(file)), known)
     for path in segments:
-        data = read_bytes(path)
-        verifier.extend(parse_segment(decode(data, source_name(path)), source_name(path)), digest(data))
+        text, known = _text_and_digest(path)
+        verifier.extend(parse_segment(text, source_name(path)), known)
     return verifier
+
+
+def _text_and_digest(path: str) -> tuple[str, str]:
+    """What is in a file; its bytes are let go, as the files can be large."""
+    data = read_bytes(path)
+    return decode(data, source_name(path)), digest(data)
 
 
 def _summary(verifier: Verifier, findings: Sequence[Finding], is_open: bool) -> dict[str, Any]:

@@ -44,6 +44,8 @@ _ASSEMBLY = re.compile(r"\s*(;[^\n]*\n\s*)*schedule\s")
 """How assembly begins, behind comments."""
 _TOP = frozenset(("format", "version", *(_known(Schedule) - {"order"})))
 _SEGMENT_TOP = frozenset(("format", "version", *_known(Segment)))
+_NOTHING: Json = {}
+"""The unknown keys of the many things that have none."""
 
 
 def read_schedule(path: str) -> Schedule:
@@ -213,7 +215,7 @@ def _chunks(documents: list[Json]) -> tuple[Chunk, ...]:
 
 
 def _rest(document: Json, known: frozenset[str]) -> Json:
-    return {} if document.keys() <= known else {key: document[key] for key in document if key not in known}
+    return _NOTHING if document.keys() <= known else {key: document[key] for key in document if key not in known}
 
 
 def _list_text(key: str, items: Iterable[str]) -> Iterator[str]:
