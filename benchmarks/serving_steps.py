@@ -67,7 +67,7 @@ Steps = tuple[Callable[[Request], None], Callable[[], tuple[int, int]]]
 
 def pipeline_of(strategy: str, pp: int, name: str, cost: CostModel) -> tuple[Schedule, Pipeline]:
     header = header_of(Options(strategy=strategy, pp=pp), Model(cost.name, cost.layer_count))
-    return header, Pipeline(header, cost, Limits(), policy(name, cost, pp), strategy)
+    return header, Pipeline(header, cost, Limits(), policy(name, cost), strategy)
 
 
 def decided(strategy: str, pp: int, name: str, cost: CostModel) -> Steps:
@@ -103,7 +103,7 @@ def emitted(strategy: str, pp: int, name: str, cost: CostModel) -> Steps:
 def segments(strategy: str, pp: int, name: str, cost: CostModel) -> Steps:
     """The incremental compiler, from segment to segment."""
     header = header_of(Options(strategy=strategy, pp=pp), Model(cost.name, cost.layer_count))
-    compiler = IncrementalCompiler(header, cost, Limits(), policy(name, cost, pp), strategy)
+    compiler = IncrementalCompiler(header, cost, Limits(), policy(name, cost), strategy)
     now = 0.0
 
     def step() -> tuple[int, int]:

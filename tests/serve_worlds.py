@@ -120,7 +120,7 @@ class Server:
     ) -> None:
         options = Options(strategy=strategy, pp=pp)
         setup = header_of(options, Model("test", costs.layer_count))
-        order = policy(queue, costs, pp)
+        order = policy(queue, costs)
         self.compiler = IncrementalCompiler(setup, costs, Limits(**limits), order, strategy)
         self.drift = Drift(setup, costs, bound)
         self.out: list[Mapping[str, Any]] = []

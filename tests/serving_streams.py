@@ -64,7 +64,7 @@ def stream(
     setup: Schedule | None = None,
     patience: float = 60.0,
 ) -> Stream:
-    order = policy(queue, cost, pp, patience=patience)
+    order = policy(queue, cost, patience=patience)
     setup = setup or header(strategy, pp)
     return Stream(
         IncrementalCompiler(setup, cost, limits or Limits(chunk_size=8), order, strategy, rule=rule, horizon=horizon)

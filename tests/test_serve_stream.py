@@ -84,7 +84,7 @@ def opened(serving: Serving) -> IncrementalCompiler:
     """A compiler whose opening schedule two ranks have been sent."""
     costs = cost(4)
     setup = header_of(Options(strategy="vpp-packed", pp=2), Model("test", 4))
-    compiler = IncrementalCompiler(setup, costs, Limits(chunk_size=8), policy("fcfs", costs, 2), "vpp-packed")
+    compiler = IncrementalCompiler(setup, costs, Limits(chunk_size=8), policy("fcfs", costs), "vpp-packed")
     serving.ranks.send("".join(schedule_text(compiler.opening())))
     compiler.add(Request("a", 20), 0.0)
     return compiler

@@ -32,7 +32,7 @@ def pipeline(
     queue: Policy | str = "fcfs",
     setup: Schedule | None = None,
 ) -> Pipeline:
-    order = policy(queue, EXACT, pp) if isinstance(queue, str) else queue
+    order = policy(queue, EXACT) if isinstance(queue, str) else queue
     return Pipeline(setup or header(strategy, pp), EXACT, limits or Limits(chunk_size=8), order, strategy)
 
 
@@ -227,7 +227,7 @@ def test_the_clock_is_that_of_list_scheduling_by_its_definition(
     share: bool,
 ) -> None:
     limits = Limits(chunk_size=8, max_in_flight=in_flight, max_resident_tokens=resident, share=share)
-    order = replace(policy(queue, EXACT, pp), patience=inf)
+    order = replace(policy(queue, EXACT), patience=inf)
     each = pipeline(strategy, pp, limits, order)
     for request in requests:
         each.submit(request, 0.0)

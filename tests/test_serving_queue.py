@@ -41,19 +41,19 @@ def drained(queue: Queue, now: float) -> list[int]:
     ("name", "expected"), [("fcfs", [0, 1, 2, 3]), ("dual-queue", [0, 1, 2, 3]), ("srpf", [3, 1, 0, 2])]
 )
 def test_the_order_of_a_policy(name: str, expected: list[int]) -> None:
-    queue = queue_of(policy(name, COST, 2), (30, 0.0), (20, 1.0), (40, 2.0), (10, 3.0))
+    queue = queue_of(policy(name, COST), (30, 0.0), (20, 1.0), (40, 2.0), (10, 3.0))
     assert drained(queue, 4.0) == expected
 
 
 def test_deadlines_are_met_where_they_can_be() -> None:
     """At 50 s, with 60 s of target: r0 and r1 can begin until 50 + 10 - 0 and 52, r2 is late, r3 until 95."""
-    order = policy("deadline", PER_TOKEN, 1, ttft_target=60.0)
+    order = policy("deadline", PER_TOKEN, ttft_target=60.0)
     queue = queue_of(order, (5, 5.0), (10, 2.0), (30, 10.0), (15, 50.0))
     assert drained(queue, 50.0) == [1, 0, 3, 2]
 
 
 def test_a_request_may_bring_its_own_target() -> None:
-    order = policy("deadline", PER_TOKEN, 1, ttft_target=60.0)
+    order = policy("deadline", PER_TOKEN, ttft_target=60.0)
     queue = Queue(order)
     queue.add(Waiting(Request("patient", 10), 0, 0.0, 0))
     queue.add(Waiting(Request("urgent", 10, extra={"ttft_target": 20}), 1, 0.0, 0))
@@ -62,7 +62,7 @@ def test_a_request_may_bring_its_own_target() -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_who_has_waited_as_long_as_the_bound_goes_first(name: str) -> None:
-    order = policy(name, PER_TOKEN, 1, patience=10.0, ttft_target=30.0)
+    order = policy(name, PER_TOKEN, patience=10.0, ttft_target=30.0)
     queue = queue_of(order, (90, 0.0), (80, 1.0), (2, 9.5), (1, 9.75))
     assert drained(queue, 11.0)[:2] == [0, 1]
 
@@ -72,7 +72,7 @@ def test_nobody_starves_under_a_stream_of_shorter_ones() -> None:
     limits = Limits(chunk_size=8, share=False)
     for patience, first in ((2.0, True), (inf, False)):
         pipeline = Pipeline(
-            header("vpp-packed", 2), COST, limits, policy("srpf", COST, 2, patience=patience), "vpp-packed"
+            header("vpp-packed", 2), COST, limits, policy("srpf", COST, patience=patience), "vpp-packed"
         )
         pipeline.submit(Request("long", 16), 0.0)
         for number in range(100):
@@ -86,7 +86,7 @@ def test_nobody_starves_under_a_stream_of_shorter_ones() -> None:
 @given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from(["pop", "take", "back", "drop"])), max_size=60))
 def test_a_queue_is_a_sorted_list(steps: list[tuple[int, str]]) -> None:
     """Beside a list that is searched: requests are popped, shortened and given back, or dropped."""
-    queue = Queue(policy("srpf", COST, 2, patience=inf))
+    queue = Queue(policy("srpf", COST, patience=inf))
     waiting: list[Waiting] = []
     for number, (tokens, what) in enumerate(steps):
         if what == "take":
@@ -107,7 +107,7 @@ def test_a_queue_is_a_sorted_list(steps: list[tuple[int, str]]) -> None:
 
 
 def test_what_is_of_no_use_does_not_pile_up_in_a_queue() -> None:
-    queue = Queue(policy("srpf", COST, 2, patience=inf))
+    queue = Queue(policy("srpf", COST, patience=inf))
     queue.add(Waiting(Request("long", 10**6), 0, 0.0, 0))
     for number in range(1, 5000):
         short = Waiting(Request(f"r{number}", 5), number, float(number), 0)
@@ -121,7 +121,7 @@ def test_what_is_of_no_use_does_not_pile_up_in_a_queue() -> None:
 def chunks(limits: Limits, *prompts: int, order: str = "fcfs", barrier: bool = False) -> list[list[tuple[int, int]]]:
     """Chunks made one after another, each as (request, tokens) of its parts."""
     batcher = Batcher(
-        queue_of(policy(order, COST, 2), *((tokens, 0.0) for tokens in prompts)), Fixed(limits.chunk_size), limits
+        queue_of(policy(order, COST), *((tokens, 0.0) for tokens in prompts)), Fixed(limits.chunk_size), limits
     )
     made = []
     while shares := batcher.propose(0.0, inf, barrier=barrier, idle=True):
@@ -150,7 +150,7 @@ def test_decoding_requests_find_their_tokens_free() -> None:
 
 def test_behind_a_barrier_a_prompt_is_made_to_its_end_before_a_shorter_one() -> None:
     limits = Limits(chunk_size=8)
-    batcher = Batcher(queue_of(policy("srpf", COST, 2), (20, 0.0)), Fixed(8), limits)
+    batcher = Batcher(queue_of(policy("srpf", COST), (20, 0.0)), Fixed(8), limits)
     batcher.take(batcher.propose(0.0, inf, barrier=True, idle=True), 0.0)
     batcher.queue.add(Waiting(Request("short", 1), 1, 1.0, 0))
     for left in (12, 4):
@@ -165,7 +165,7 @@ def test_behind_a_barrier_a_prompt_is_made_to_its_end_before_a_shorter_one() -> 
 def test_a_resident_prompt_goes_on_where_the_first_in_the_queue_finds_no_room() -> None:
     """20 + 15 tokens are too many, so that the shorter one has to wait for the longer one's end."""
     limits = Limits(chunk_size=8, max_resident_tokens=30)
-    pipeline = Pipeline(header("vpp-packed", 2), COST, limits, policy("srpf", COST, 2), "vpp-packed")
+    pipeline = Pipeline(header("vpp-packed", 2), COST, limits, policy("srpf", COST), "vpp-packed")
     pipeline.submit(Request("long", 20), 0.0)
     pipeline.run(0.01)
     pipeline.submit(Request("short", 11), 0.01)
@@ -191,18 +191,18 @@ def test_a_resident_prompt_goes_on_where_the_first_in_the_queue_finds_no_room() 
 def test_how_many_chunks_are_in_flight_and_what_buffers_that_takes(
     strategy: str, queue: str, bounds: dict[str, int], expected: tuple[int, int]
 ) -> None:
-    pipeline = Pipeline(header(strategy, 4), COST, Limits(**bounds), policy(queue, COST, 4), strategy)
+    pipeline = Pipeline(header(strategy, 4), COST, Limits(**bounds), policy(queue, COST), strategy)
     assert (pipeline.in_flight, pipeline.buffers) == expected
 
 
 def full() -> None:
-    pipeline = Pipeline(header("vpp", 2), COST, Limits(max_queued=1), policy("fcfs", COST, 2), "vpp")
+    pipeline = Pipeline(header("vpp", 2), COST, Limits(max_queued=1), policy("fcfs", COST), "vpp")
     pipeline.submit(Request("a", 5), 0.0)
     pipeline.submit(Request("b", 5), 0.0)
 
 
 def resubmitted(request: Request, limits: Limits | None = None) -> None:
-    pipeline = Pipeline(header("vpp", 2), COST, limits or Limits(), policy("fcfs", COST, 2), "vpp")
+    pipeline = Pipeline(header("vpp", 2), COST, limits or Limits(), policy("fcfs", COST), "vpp")
     pipeline.submit(Request("a", 5), 0.0)
     pipeline.submit(request, 0.0)
 
@@ -210,11 +210,11 @@ def resubmitted(request: Request, limits: Limits | None = None) -> None:
 @pytest.mark.parametrize(
     ("wrong", "problem", "remedy"),
     [
-        (lambda: policy("lifo", COST, 2), "--policy: unknown queue policy 'lifo'",
+        (lambda: policy("lifo", COST), "--policy: unknown queue policy 'lifo'",
          "choose one of fcfs, dual-queue, srpf, deadline"),
-        (lambda: policy("fcfs", COST, 2, patience=-1.0), "the starvation bound is -1.0 seconds",
+        (lambda: policy("fcfs", COST, patience=-1.0), "the starvation bound is -1.0 seconds",
          "give 0 or more"),
-        (lambda: policy("deadline", COST, 2, ttft_target=float("nan")), "the TTFT target is nan seconds",
+        (lambda: policy("deadline", COST, ttft_target=float("nan")), "the TTFT target is nan seconds",
          "give 0 or more"),
         (lambda: Limits(chunk_size=0), "chunk_size is 0",
          "give at least 1"),
@@ -223,7 +223,7 @@ def resubmitted(request: Request, limits: Limits | None = None) -> None:
         (lambda: Limits(chunk_size=8, decode_tokens=8),
          "8 tokens for decoding leave nothing of a chunk of 8",
          "reserve fewer, or use larger chunks"),
-        (lambda: Pipeline(header("vpp", 2), COST, Limits(max_buffers=3), policy("fcfs", COST, 2), "vpp"),
+        (lambda: Pipeline(header("vpp", 2), COST, Limits(max_buffers=3), policy("fcfs", COST), "vpp"),
          "--max-buffers: 3 buffers a rank are too few for the blocking scheme",
          "allow 4: in a step a rank holds 2 values and receives as many"),
         (full, "1 requests wait already",
@@ -246,7 +246,7 @@ def test_what_cannot_work_is_refused_with_a_remedy(wrong: object, problem: str, 
 
 
 def test_one_that_was_refused_leaves_nothing_behind() -> None:
-    pipeline = Pipeline(header("vpp", 2), COST, Limits(max_queued=1), policy("fcfs", COST, 2), "vpp")
+    pipeline = Pipeline(header("vpp", 2), COST, Limits(max_queued=1), policy("fcfs", COST), "vpp")
     pipeline.submit(Request("a", 5), 0.0)
     with pytest.raises(QueueFull):
         pipeline.submit(Request("b", 5), 0.0)

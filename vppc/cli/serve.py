@@ -137,7 +137,7 @@ def command(
         max_queued=max_queued,
         fill=not whole_prompts,
     )
-    order = policy(queue, cost, pp, patience=patience, ttft_target=ttft_target)
+    order = policy(queue, cost, patience=patience, ttft_target=ttft_target)
     rule = chunk_rule(options, cost)
     compiler = IncrementalCompiler(setup, cost, limits, order, strategy, rule, horizon=horizon)
     drift = Drift(setup, cost, bound)

@@ -69,7 +69,7 @@ def serve(workload: Workload, setting: Setting) -> ServedRun:
         fill=setting.fill,
     )
     extra = {} if setting.target is None else {"ttft_target": setting.target}
-    order = policy(setting.policy, cost, options.pp, patience=setting.patience, **extra)
+    order = policy(setting.policy, cost, patience=setting.patience, **extra)
     for _ in range(options.warmups if isinstance(rule, Learning) else 0):
         _driven(Pipeline(header, cost, limits, order, options.strategy, rule), workload)
     return _run(header, *_driven(Pipeline(header, cost, limits, order, options.strategy, rule), workload))
