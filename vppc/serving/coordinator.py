@@ -179,10 +179,7 @@ class Coordinator:
     def _step(self) -> None:
         """One pass of the loop."""
         now = self._now()
-        while self._due and (self._terminated or self._due[0].when <= now):
-            due = heappop(self._due)
-            self._room.release()
-            self._take(due, now)
+        self._take_due(math.inf if self._terminated else now, now)
         self._send(self._compiler.advance(now))
         upcoming = min(self._compiler.next_event(), self._due[0].when if self._due else now + TICK)
         self._pass(min(max(upcoming - self._now(), PAUSE), TICK))
@@ -210,6 +207,8 @@ class Coordinator:
         elif isinstance(event, Calibration | NoFit):
             self._refitted(event)
         elif isinstance(event, End):
+            now = self._now()
+            self._take_due(now, now)  # what counts by now is not too late, whoever is asked first
             self._ended, self._terminated = True, self._terminated or event.terminated
         else:
             self._ranks.check()  # which knows more, perhaps
@@ -237,6 +236,13 @@ class Coordinator:
             self._wrong(line.number, error)
         else:
             heappush(self._due, _Due(max(asked.arrival, self._now()), line.number, asked))
+
+    def _take_due(self, until: float, now: float) -> None:
+        """Take what counts at ``until`` or before."""
+        while self._due and self._due[0].when <= until:
+            due = heappop(self._due)
+            self._room.release()
+            self._take(due, now)
 
     def _take(self, due: _Due, now: float) -> None:
         asked = due.asked
