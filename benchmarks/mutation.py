@@ -22,7 +22,6 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -34,7 +33,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PARTS: dict[str, tuple[str, ...]] = {
     "vppc/ir/rules": ("rules", "segments", "certificate", "deadlock", "memory", "mutations", "verify"),
-    "vppc/ir": ("rules", "document", "segments", "assembly", "torch_csv", "graph", "convert", "verify"),
+    "vppc/ir": ("rules", "ir", "layout", "document", "segments", "assembly", "torch_csv", "graph", "convert", "verify"),
     "vppc/passes": (
         *("chunking", "balanced_split", "layout", "strategies", "simulate", "timing", "dynamic_chunking"),
         *("online_chunking", "memory", "compile_command", "paper"),
@@ -162,7 +161,7 @@ def mutant(file: str, number: int) -> Mutant:
     node = list(places(tree))[number]
     before = ast.unparse(node)
     line: int = getattr(node, "lineno", 0)
-    old = deepcopy(node)
+    after: ast.AST = node
     match node:
         case ast.Compare():
             node.ops = [SWAPS[type(node.ops[0])]()]  # type: ignore[list-item]
@@ -173,15 +172,16 @@ def mutant(file: str, number: int) -> Mutant:
         case ast.Constant(value=int() as value):
             node.value = value + 1
         case ast.UnaryOp():
-            replaced(tree, node, node.operand)
+            after = node.operand
+            replaced(tree, node, after)
         case ast.Continue() | ast.Break():
-            replaced(tree, node, ast.copy_location(SWAPS[type(node)](), node))
+            after = ast.copy_location(SWAPS[type(node)](), node)
+            replaced(tree, node, after)
         case ast.Expr():
-            replaced(tree, node, ast.copy_location(ast.Pass(), node))
-    after = (
-        "nothing" if isinstance(old, ast.Expr) else ast.unparse(node.operand if isinstance(node, ast.UnaryOp) else node)
-    )
-    return Mutant(file, line, f"{before}  ->  {after}", ast.unparse(ast.fix_missing_locations(tree)))
+            after = ast.copy_location(ast.Pass(), node)
+            replaced(tree, node, after)
+    change = f"{before}  ->  {ast.unparse(after)}"
+    return Mutant(file, line, change, ast.unparse(ast.fix_missing_locations(tree)))
 
 
 def replaced(tree: ast.AST, old: ast.AST, new: ast.AST) -> None:

@@ -180,6 +180,8 @@ def revalued(data: bytes, changes: Sequence[tuple[float, str, float]]) -> bytes:
     """The JSON text, or a line of it, with values or keys replaced, dropped or doubled; of other text, a word."""
     try:
         document = json.loads(data)
+    except RecursionError:
+        return data
     except ValueError:
         lines = data.split(b"\n")
         at = int(changes[0][0] * len(lines))

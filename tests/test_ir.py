@@ -1,14 +1,19 @@
-"""The instruction list as a sequence, placements that do not exist, and segments for ranks that do not."""
+"""The instruction list as a sequence, edges of chunks with many parts, placements and segments that cannot be."""
 
 from __future__ import annotations
+
+from random import Random
 
 import pytest
 
 from tests.edits import by_hand
+from tests.random_schedules import random_schedule
 from vppc.errors import InputError
+from vppc.ir.dag import Dag
 from vppc.ir.instruction import Forward, Program, Wait
 from vppc.ir.placement import stage_ranks
 from vppc.ir.rules import check_stream
+from vppc.ir.schedule import Schedule
 from vppc.ir.segment import Continuation, Segment
 
 BASE = by_hand()
@@ -46,3 +51,26 @@ def test_a_segment_for_a_rank_that_does_not_exist(rank: int) -> None:
     (finding,) = check_stream(BASE, [segment], closed=True)
     assert (finding.code, finding.place) == ("G4", "segment 1: programs[0].rank")
     assert finding.problem == f"rank {rank} does not exist"
+
+
+def test_a_chunk_depends_on_the_chunk_before_of_each_of_its_requests() -> None:
+    shared = 0
+    for seed in range(150):
+        schedule = random_schedule(Random(seed))
+        dag = Dag.of(schedule)
+        for index, chunk in enumerate(schedule.chunks):
+            before = {part.request: max(_with(schedule, part.request, index), default=-1) for part in chunk.parts}
+            assert set(dag.prefix[index]) == set(before.values()) - {-1}
+            decoding = {before[part.request] for part in chunk.parts if part.decode}
+            assert set(dag.token[index]) == decoding
+            shared += len(dag.prefix[index]) > 1
+    assert shared > 10
+
+
+def _with(schedule: Schedule, request: int, index: int) -> list[int]:
+    """The chunks before ``index`` that hold a part of the request."""
+    return [
+        number
+        for number, chunk in enumerate(schedule.chunks[:index])
+        if any(part.request == request for part in chunk.parts)
+    ]
