@@ -65,3 +65,10 @@ def test_a_file_cannot_claim_what_it_has_not(name: str, data: bytes, message: st
     file.write_bytes(data)
     with limits(), pytest.raises(InputError, match=re.escape(message)):
         (weights(file) if name == "safetensors" else proven(data, str(file)))
+
+
+@pytest.mark.parametrize("file", ["a\\ud800", "a\\u0000b", "../a", ""])
+def test_an_index_names_files_that_can_be(file: str, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(f'{{"weight_map": {{"a": "{file}"}}}}')
+    with pytest.raises(InputError, match="is not the name of a file in the folder"):
+        weights(tmp_path / "model.safetensors.index.json")

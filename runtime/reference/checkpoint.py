@@ -155,7 +155,7 @@ def _read_index(path: str) -> dict[str, str]:
     if not isinstance(files, dict):
         raise InputError("is not an index of safetensors files", file=path, remedy='an object with a "weight_map"')
     for name, file in files.items():
-        if not isinstance(file, str) or Path(file).name != file:
+        if not isinstance(file, str) or not file or Path(file).name != file or not file.isprintable():
             raise InputError(
                 f"{shown(file)} is not the name of a file in the folder", file=path, place=f"weight_map[{shown(name)}]"
             )
