@@ -164,7 +164,7 @@ class TestReading:
             ("pkg", "gone", "pkg/__init__.py has it not"),
             ("pkg.base", "Base.gone", "pkg/base.py has it not"),
             ("pkg.base", "@property Base.inherited", "pkg/base.py:4 is no property"),
-            ("pkg", "late(y)", "pkg/base.py:8 is (x)"),
+            ("pkg", "late(y)", "pkg/base.py:9 is (x)"),
             ("pkg.sub.deep", "class Child(Base)", "pkg/sub/deep.py:4 has bases Root"),
             ("pkg.sub.deep", "Child(one, two)", "pkg/sub/deep.py:6 is (one, two=...)"),
             ("pkg.sub.deep", "Child(two, one=...)", "pkg/sub/deep.py:6 is (one, two=...)"),
