@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from runtime.devices.protocol import Device, Link
 from runtime.world import World
@@ -51,9 +52,26 @@ def open_links(
     return links
 
 
-def tensor_group(schedule: Schedule, world: World, tp: int, device: Device) -> Any:
-    """The process group of this process's pipeline rank, for collectives inside a stage; None without any."""
+def tensor_group(schedule: Schedule, world: World, tp: int, backend: str, number: int = 0) -> Any:
+    """The process group of this process's pipeline rank, for collectives inside a stage; None without any.
+
+    ``number`` tells several of them apart.
+    """
     if tp == 1:
         return None
-    groups = [world.group(range(rank * tp, rank * tp + tp), device.backend) for rank in range(schedule.pp)]
+    groups = [world.group(range(rank * tp, rank * tp + tp), backend, number) for rank in range(schedule.pp)]
     return groups[world.process // tp]
+
+
+def agreement(schedule: Schedule, world: World, tp: int) -> Callable[[list[bool]], list[bool]] | None:
+    """Gives all processes of a pipeline rank the flags of its first one, without its device; None for one process."""
+    group = tensor_group(schedule, world, tp, "gloo", 1)
+    if group is None:
+        return None
+
+    def agree(flags: list[bool]) -> list[bool]:
+        said = torch.tensor(flags)
+        dist.broadcast(said, world.process // tp * tp, group=group)
+        return [bool(each) for each in said.tolist()]
+
+    return agree

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
@@ -38,9 +39,14 @@ class Token:
 
 @dataclass(slots=True)
 class Cancellation:
-    """Requests to cancel: ``at[r]`` is the chunk from which on request r is not computed any more."""
+    """Requests to cancel: ``at[r]`` is the chunk from which on request r is not computed any more.
+
+    Processes that compute a stage together have to leave out the same parts, whenever each of them learns of it.
+    ``agree`` gives every one of them what the first of them says, flag by flag; all call it together.
+    """
 
     at: dict[int, int] = field(default_factory=dict)
+    agree: Callable[[list[bool]], list[bool]] | None = None
 
     def now(self, request: int) -> None:
         """Cancel a request in all chunks from this moment on; called from another thread."""
@@ -49,7 +55,11 @@ class Cancellation:
     def skipped(self, requests: frozenset[int], chunk: int) -> frozenset[int]:
         """Those of the requests that are cancelled by the time of ``chunk``."""
         at = self.at
-        return frozenset(r for r in requests if r in at and chunk >= at[r]) if at else _NONE
+        known = frozenset(r for r in requests if r in at and chunk >= at[r]) if at else _NONE
+        if self.agree is None:
+            return known
+        order = sorted(requests)
+        return frozenset(compress(order, self.agree([request in known for request in order])))
 
 
 _NONE: frozenset[int] = frozenset()

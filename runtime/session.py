@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from runtime.arguments import Arguments
 from runtime.board import Board, Verdict
-from runtime.channels import open_links, tensor_group
+from runtime.channels import agreement, open_links, tensor_group
 from runtime.clock import Clock, agree
 from runtime.devices import find_device
 from runtime.devices.cpu import CpuDevice
@@ -99,7 +99,9 @@ class Session:
         loaded = load_together(self.world, arguments.schedule)
         schedule = loaded.schedule
         check_world(schedule, self.world.size, self.tp)
-        self._cancellation = cancelled_at_start(arguments, schedule)
+        self._cancellation = Cancellation(
+            cancelled_at_start(arguments, schedule), agreement(schedule, self.world, self.tp)
+        )
         place = self._place(schedule)
         clock = place.clock
         self.position.prepare("making its runner", State.IDLE)
@@ -144,6 +146,7 @@ class Session:
         feed = Feed(Inbox(self.world.connection(STREAM), DOWN), silence, cancellation.now)
         opening = self.world.together(feed.open).schedule
         check_world(opening, self.world.size, self.tp)
+        cancellation.agree = agreement(opening, self.world, self.tp)
         place = self._place(opening)
         outbox = Outbox(self.world.connection(STREAM), UP)
         reporter = Reporter(outbox, self.world.process, self.rank, place.clock, feed)
@@ -223,7 +226,7 @@ class Session:
         return links
 
     def _tensor_parallel(self, schedule: Schedule) -> TensorParallel:
-        group = tensor_group(schedule, self.world, self.tp, self.device)
+        group = tensor_group(schedule, self.world, self.tp, self.device.backend)
         if group is None:
             return ALONE
         return TensorParallel(self.tp_rank, self.tp, partial(dist.all_reduce, group=group))
@@ -261,8 +264,8 @@ def check_world(schedule: Schedule, size: int, tp: int) -> None:
         )
 
 
-def cancelled_at_start(arguments: Arguments, schedule: Schedule) -> Cancellation:
-    """What ``--cancel`` asks for. Raises InputError for a request or a chunk that the schedule does not have."""
+def cancelled_at_start(arguments: Arguments, schedule: Schedule) -> dict[int, int]:
+    """What ``--cancel`` asks for: the chunk, by request. Raises InputError for what the schedule does not have."""
     ids = {request.id: index for index, request in enumerate(schedule.requests)}
     at: dict[int, int] = {}
     for name, chunk in arguments.cancel:
@@ -275,7 +278,7 @@ def cancelled_at_start(arguments: Arguments, schedule: Schedule) -> Cancellation
                 f"the schedule has no chunk {chunk}", file="--cancel", remedy=f"0 to {len(schedule.chunks) - 1}"
             )
         at[ids[name]] = chunk
-    return Cancellation(at)
+    return at
 
 
 def _nothing() -> None:

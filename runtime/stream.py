@@ -5,9 +5,10 @@ length), runs what it is sent, tells the coordinator how far it is and what toke
 has run, so that it can go on forever. One thread listens, so that a cancellation is known in the middle of a
 FORWARD; one thread tells.
 
-Messages to the processes, in the mailbox ``down``: the opening schedule, then segments, as in their files; ``beat``
-where there is nothing to say, ``close`` at the end. A segment's ``cancelled`` are the indices of requests that are
-not to be computed any more. Messages from the processes, in the mailbox ``up``, are :class:`Report` s.
+Messages to the processes, in the mailbox ``down``: the opening schedule, then segments, as in their files; ``cancel``
+with the index of a request that is not to be computed any more; ``beat`` where there is nothing to say, ``close`` at
+the end. Of a segment's ``cancelled`` no part comes any more, though some of the prompt is left. Messages from the
+processes, in the mailbox ``up``, are :class:`Report` s.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ T = TypeVar("T")
 
 STREAM, DOWN, UP = "stream", "down", "up"
 """The part of the store, and the mailboxes in it."""
-BEAT, CLOSE = "beat", "close"
+BEAT, CANCEL, CLOSE = "beat", "cancel ", "close"
 GAP = 0.001
 """Seconds between two reports, at least, so that many instructions share one."""
 
@@ -153,6 +154,10 @@ class Growing:
         self._grow(segment.requests, segment.chunks, code)
         for request in segment.extra.get("cancelled", ()):
             self._end(request)
+        cancelled = self._cancellation.at
+        for request in tuple(cancelled):  # to which another thread adds, also requests that have gone by then
+            if request < self.requests.count and request not in self.requests:
+                del cancelled[request]
 
     def _grow(self, requests: tuple[Request, ...], chunks: tuple[Chunk, ...], code: array[int]) -> None:
         for request in requests:
@@ -165,10 +170,7 @@ class Growing:
 
     def _end(self, request: int) -> None:
         """No part of a request comes any more: it is cancelled."""
-        if request not in self.requests:  # it has been through
-            self._cancellation.at.pop(request, None)
-            return
-        if request in self._ended:
+        if request not in self.requests or request in self._ended:
             return
         self._ended.add(request)
         chunks = [chunk for chunk in self._inside if request in self.loads[chunk].requests]
@@ -222,7 +224,6 @@ class Growing:
         del self._holding[request]
         self._ended.discard(request)
         self.requests.drop(request)
-        self._cancellation.at.pop(request, None)
 
 
 def _instructions(schedule: Schedule, rank: int) -> int:
@@ -275,7 +276,9 @@ class Feed:
     def _listen(self) -> None:
         try:
             while (data := self._receive()) != CLOSE.encode():
-                if data != BEAT.encode():
+                if data.startswith(CANCEL.encode()):
+                    self._cancel(int(data.removeprefix(CANCEL.encode())))
+                elif data != BEAT.encode():
                     self._segments.put(self._read(data))
             self._segments.put(None)
         except RunFailed as error:
@@ -297,8 +300,6 @@ class Feed:
                 f"where segment {self._sequence + 1} behind {self._digest[:12]} comes next"
             )
         self._sequence, self._digest = segment.sequence, hashlib.sha256(data).hexdigest()
-        for request in segment.extra.get("cancelled", ()):
-            self._cancel(request)
         return segment
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -17,9 +19,12 @@ from worlds import Ended, World
 
 from runtime.__main__ import main
 from runtime.arguments import Arguments, parse
-from runtime.make_runner import Place
+from runtime.make_runner import Place, reference_runner
 from runtime.plan import Plan
 from runtime.reading import cost_of
+from runtime.reference.batch import Batch
+from runtime.runners.protocol import Buffer
+from runtime.runners.reference import ReferenceRunner
 from runtime.runners.timed import TimedRunner
 from runtime.session import Session
 from vppc.costs.model import CostModel, LayerCost, Linear
@@ -59,8 +64,41 @@ def slow(arguments: Sequence[str]) -> None:
         session.stream(parsed, make)
 
 
+def held_up(gate: Path, arguments: Sequence[str]) -> None:
+    """Reference runners whose first FORWARD lasts until there is a file ``gate``; each says whose parts it computes,
+    and at the end of whom it still holds anything."""
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = str(True)
+    parsed = parse(["--stream", *arguments])
+    made: list[HeldUp] = []
+
+    def make(arguments: Arguments, plan: Plan, place: Place) -> HeldUp:
+        made.append(HeldUp(gate, reference_runner(arguments, plan, place)))
+        return made[0]
+
+    with Session(parsed) as session:
+        session.stream(parsed, make)
+    print("holds", *made[0].runner.resident, file=sys.stderr)
+
+
+class HeldUp:
+    """A runner between the interpreter and the reference runner."""
+
+    def __init__(self, gate: Path, runner: ReferenceRunner) -> None:
+        self.gate, self.runner, self.payload = gate, runner, runner.payload
+        self.prepare, self.sample, self.release = runner.prepare, runner.sample, runner.release
+
+    def forward(self, stage: int, prepared: Batch, inputs: Buffer | None, outputs: Buffer | None) -> None:
+        print("computes", *(span.request for span in prepared.spans), file=sys.stderr, flush=True)
+        while not self.gate.exists():
+            time.sleep(0.01)
+        self.runner.forward(stage, prepared, inputs, outputs)
+
+
 class Serving:
-    """``size`` processes that wait for a stream, and the coordinator's access to them."""
+    """``size`` processes that wait for a stream, and the coordinator's access to them.
+
+    They run ``target`` with what is ``given``, and their command line.
+    """
 
     def __init__(
         self,
@@ -68,12 +106,13 @@ class Serving:
         size: int,
         *options: str,
         target: Callable[..., None] = streamed,
+        given: Sequence[Any] = (),
         timeout: float = TIMEOUT,
     ) -> None:
         limit = timedelta(seconds=timeout)
         self.store = dist.TCPStore(HOST, 0, None, True, limit, wait_for_workers=False)
         arguments = ["--timeout", str(timeout), *options]
-        self.world = World(folder, size, target, lambda process: (arguments,), port=self.store.port)
+        self.world = World(folder, size, target, lambda process: (*given, arguments), port=self.store.port)
         self.ranks = Ranks.attach(HOST, self.store.port, size, timeout)
 
     def __enter__(self) -> Serving:

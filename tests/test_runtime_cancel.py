@@ -10,13 +10,17 @@ import pytest
 import torch
 from faulty import BEFORE, Fault, faulty
 from plans import paper
+from serve_worlds import cost
 from test_runtime_tokens import compiled, config, ran, written
 from token_runs import Case
 from worlds import World, succeeded
 
 from runtime.__main__ import main
+from runtime.clock import Clock
+from runtime.runners.timed import TimedRunner
+from vppc.costs.model import Prices
 from vppc.ir.instruction import Forward
-from vppc.ir.schedule import Schedule
+from vppc.ir.schedule import Chunk, Schedule
 
 
 def plan(pp: int, order: str, prompts: tuple[tuple[int, int], ...], budget: int | None) -> Schedule:
@@ -68,6 +72,33 @@ def test_in_the_middle_of_anything(tmp_path: Path) -> None:
             assert each.tokens[other] == whole.tokens[other]
             torch.testing.assert_close(each.logits[other][0], whole.logits[other][0], atol=1e-5, rtol=1e-5)
     assert 0 < cancelled < len(every)  # some come too late
+
+
+def test_processes_of_a_rank_leave_out_the_same(tmp_path: Path) -> None:
+    """They compute a stage together, and each learns of it at a moment of its own."""
+    schedule = plan(2, "vpp-async", ((23, 0), (14, 4)), None)
+    file, document = written(schedule, tmp_path / "plan.json"), config("qwen3", schedule.model.layers)
+    random = Random(3)
+    lengths = [len(program) for program in schedule.programs for _ in range(2)]
+    every = [{process: (random.randrange(n), 0) for process, n in enumerate(lengths)} for _ in range(30)]
+    cases = [Case(file, document), *(Case(file, document, cancel=cancel) for cancel in every)]
+    whole, *found = ran(tmp_path, 4, cases, "--tp", "2")
+    assert 0 < sum(0 not in each.tokens for each in found) < len(every)
+    for each in found:
+        assert each.tokens[1] == whole.tokens[1]
+        for logits in each.logits[1]:
+            torch.testing.assert_close(logits, whole.logits[1][0], atol=1e-5, rtol=1e-5)
+
+
+def test_a_timed_chunk_takes_what_is_left_of_it() -> None:
+    costs = cost(PACKED.model.layers)
+    runner = TimedRunner(PACKED, costs, Clock(0.0, 0.0))
+    index, chunk = next((i, each) for i, each in enumerate(PACKED.chunks) if len(each.parts) > 1)
+    first, *others = chunk.parts
+    ends = {request: each.prompt_tokens for request, each in enumerate(PACKED.requests)}
+    left = Prices(PACKED.stages, costs).of((Chunk(tuple(others)),), ends).seconds
+    assert runner.prepare(index, frozenset({first.request})).seconds == left
+    runner.prepare(index, frozenset(part.request for part in chunk.parts))  # nothing is left, and nothing is priced
 
 
 def test_by_a_signal(tmp_path: Path) -> None:

@@ -89,9 +89,10 @@ def test_cancelled_parts_do_not_count() -> None:
     each = streamed(cancelled=["r0"])
     assert any(segment.extra.get("cancelled") for segment in each.segments)
     drift = Drift(header("vpp-packed", 2), COST)
+    index = [request.id for request in each.schedule.requests].index("r0")
+    drift.cancelled(index)
     count = run(each, drift, COST)
     assert drift.value == pytest.approx(0.0)
-    index = [request.id for request in each.schedule.requests].index("r0")
     skipped = sum(index in {part.request for part in chunk.parts} for chunk in each.schedule.chunks)
     assert len(drift.measurements().forwards) == count - skipped * len(each.schedule.stages)
 

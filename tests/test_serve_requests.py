@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from serve_worlds import Server, Serving, cost
+from serve_worlds import Server, Serving, cost, held_up
 from test_reference_runner import alone
 from worlds import succeeded
 
@@ -19,12 +19,12 @@ from vppc.ir.schedule import Model, Request, Schedule
 LAYERS = 8
 
 
-def one_process(requests: Mapping[str, int]) -> dict[str, tuple[int, float]]:
+def one_process(requests: Mapping[str, int], layers: int = LAYERS) -> dict[str, tuple[int, float]]:
     """The first token of each prompt run alone and whole, and how far its logit is ahead of the next."""
     prompts = tuple(Request(name, tokens) for name, tokens in requests.items())
-    schedule = Schedule("", Model("", LAYERS), 1, 1, requests=prompts)
+    schedule = Schedule("", Model("", layers), 1, 1, requests=prompts)
     found = {}
-    for index, (logits,) in alone(schedule, small_model(LAYERS)).items():
+    for index, (logits,) in alone(schedule, small_model(layers)).items():
         first, second = logits.topk(2).values.tolist()
         found[prompts[index].id] = int(logits.argmax()), first - second
     return found
@@ -57,6 +57,34 @@ def test_first_tokens_are_those_of_one_process(tmp_path: Path) -> None:
     expected = one_process({name: prompts[name] for name in tokens})
     assert all(lead > 1e-3 for _, lead in expected.values())  # else rounding could decide
     assert tokens == {name: token for name, (token, _) in expected.items()}
+
+
+def test_cancelled_wherever_a_request_is(tmp_path: Path) -> None:
+    """One that the plan is through with and the ranks are not, one partly in chunks, one that waits; one that is gone,
+    and one that never was. The ranks are held up meanwhile."""
+    gate = tmp_path / "gate"
+    out: list[Mapping[str, Any]] = []
+
+    def write(document: Mapping[str, Any]) -> None:
+        out.append(document)
+        if len(out) == 5:
+            gate.touch()
+
+    lines: list[dict[str, Any]] = [{"id": name, "prompt_tokens": n} for name, n in (("a", 10), ("b", 900), ("c", 5))]
+    lines += [{"cancel": name, "arrival": 0.3 + 0.01 * index} for index, name in enumerate(["a", "b", "c", "a", "x"])]
+    lines.append({"id": "d", "prompt_tokens": 70, "arrival": 0.4})
+    with Serving(tmp_path, 2, target=held_up, given=[gate]) as serving:
+        served = Server(serving, 2, cost(4, 1e-3), write=write, chunk_size=64).serve(lines)
+        ended = succeeded(serving.ended())
+    gone = "no request {!r} is open: it is through, or has not come"
+    assert out[:3] == [{"id": name, "cancelled": True} for name in "abc"]
+    assert out[3:5] == [{"line": line, "id": name, "error": gone.format(name)} for line, name in ((7, "a"), (8, "x"))]
+    assert (out[5]["id"], out[5]["token"]) == ("d", one_process({"d": 70}, 4)["d"][0])
+    assert (served.cancelled, served.wrong, len(out)) == (3, 2, 6)
+    for process, err in enumerate(ended.err):
+        *computed, holds = err.splitlines()
+        assert set(computed[1 - process :]) == {"computes 2"}  # rank 0 had begun with the first
+        assert holds == "holds"
 
 
 def test_what_cannot_be_served_disturbs_nothing(tmp_path: Path) -> None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from serve_worlds import Serving, cost
+from serve_worlds import Serving, cost, held_up
+from test_serve_requests import one_process
+from worlds import succeeded
 
-from runtime.faults import Position, State
+from runtime.faults import Position, RunFailed, State
 from runtime.interpreter import Cancellation
-from runtime.stream import Growing
+from runtime.stream import Growing, Report
 from tests.serving_streams import Stream, stream
 from tests.test_serving_compiler import Event, events, limits, played
 from vppc.ir.document import digest, schedule_text, segment_text
@@ -80,14 +84,48 @@ def test_where_a_rank_is_said_to_stand() -> None:
     assert position.read() == (State.THROUGH, "the end of its program")
 
 
-def opened(serving: Serving) -> IncrementalCompiler:
-    """A compiler whose opening schedule two ranks have been sent."""
+def opened(serving: Serving, *requests: Request) -> IncrementalCompiler:
+    """A compiler whose opening schedule two ranks have been sent, and that has these requests, or one."""
     costs = cost(4)
     setup = header_of(Options(strategy="vpp-packed", pp=2), Model("test", 4))
     compiler = IncrementalCompiler(setup, costs, Limits(chunk_size=8), policy("fcfs", costs), "vpp-packed")
     serving.ranks.send("".join(schedule_text(compiler.opening())))
-    compiler.add(Request("a", 20), 0.0)
+    for request in requests or (Request("a", 20),):
+        compiler.add(request, 0.0)
     return compiler
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_request_that_is_wholly_in_chunks_is_cancelled(tp: int, tmp_path: Path) -> None:
+    """From the moment at which the ranks know, they compute nothing of it, and at last they hold nothing of it."""
+    gate, reports = tmp_path / "gate", SimpleQueue[Report | RunFailed]()
+    with Serving(tmp_path, 2 * tp, "--tp", str(tp), target=held_up, given=[gate]) as serving:
+        compiler = opened(serving, Request("a", 20), Request("b", 9), Request("c", 14))
+        segment = compiler.close()
+        assert segment is not None and [len(chunk.parts) for chunk in segment.chunks] == [1, 1, 1, 1, 1, 1, 1]
+        serving.ranks.send("".join(segment_text(segment)))
+        serving.ranks.listen(reports.put)
+        for process in range(tp):
+            serving.world.wait_for("computes 0", process)
+        serving.ranks.cancel(0)
+        serving.ranks.cancel(2)
+        read, tokens, done = {0: 0}, [], 0
+        while done < 2 * tp:
+            report = reports.get()
+            assert isinstance(report, Report)
+            serving.ranks.heard(report)
+            read[report.process] = report.read
+            if not gate.exists() and len(read) == 2 * tp and min(read.values()) == 4:
+                gate.touch()
+                serving.ranks.close()
+            tokens += [(request, token) for request, token, _ in report.tokens]
+            done += report.done
+        ended = succeeded(serving.ended())
+    expected = one_process({"b": 9, "c": 14}, 4)["b"][0]
+    assert tokens == [(1, expected)] * tp
+    for process, err in enumerate(ended.err):
+        computed = ["computes 0"] if process < tp else []  # what had begun by then
+        assert [line.rstrip() for line in err.splitlines()] == [*computed, *["computes 1"] * 4, "holds"]
 
 
 def refused(folder: Path, wrong: Callable[[Segment], Segment]) -> list[str]:

@@ -22,6 +22,7 @@ from runtime.plan import Plan
 from runtime.runners.null import NullRunner
 from runtime.runners.protocol import Buffer, TensorSpec
 from vppc.costs.model import CostModel, Prices
+from vppc.ir.schedule import Chunk
 
 LATENESS = 0.005
 """Seconds that a process may lag behind its plan and still be taken to keep it."""
@@ -67,9 +68,9 @@ class TimedRunner(NullRunner):
         return (TensorSpec("tokens", (0,), torch.float32),)
 
     def prepare(self, chunk: int, skip: frozenset[int]) -> Prepared:
-        parts = self.plan.chunks[chunk]
-        ends = {part.request: self.plan.requests[part.request].prompt_tokens for part in parts.parts}
-        return Prepared(chunk, skip, self._prices.of((parts,), ends).seconds)
+        parts = tuple(part for part in self.plan.chunks[chunk].parts if part.request not in skip)
+        ends = {part.request: self.plan.requests[part.request].prompt_tokens for part in parts}
+        return Prepared(chunk, skip, self._prices.of((Chunk(parts),), ends).seconds if parts else ())
 
     def forward(self, stage: int, prepared: Any, inputs: Buffer | None, outputs: Buffer | None) -> None:
         self.pace.sleep_until(self.pace.now() + prepared.seconds[stage])
@@ -83,7 +84,7 @@ class TimedRunner(NullRunner):
 
 
 class Prepared(NamedTuple):
-    """A chunk, the requests of it that are cancelled, and the seconds of each stage."""
+    """A chunk, the requests of it that are cancelled, and the seconds of each stage on what is left."""
 
     chunk: int
     skip: frozenset[int]

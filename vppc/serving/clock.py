@@ -213,7 +213,7 @@ class Pipeline:
         self._clock.look(0, max(comes, self._asked))
 
     def cancel(self, request_id: str, now: float) -> bool:
-        """A request is given up; whether it was there and not through. What is in chunks runs on."""
+        """A request is given up; whether it was there and not through, in the plan. What is in chunks stays there."""
         waiting = self._by_id.pop(request_id, None)
         if waiting is None:
             return False

@@ -276,9 +276,13 @@ class Coordinator:
 
     def _cancel(self, cancel: Cancel, now: float) -> None:
         if cancel.id not in self._open:
-            raise InputError(f"no request {cancel.id!r} waits or runs")
+            raise InputError(f"no request {cancel.id!r} is open: it is through, or has not come")
         self._compiler.cancel(cancel.id, now)
-        self._started.pop(self._open.pop(cancel.id).index, None)
+        index = self._open.pop(cancel.id).index
+        if index >= 0:  # some of it has been sent, perhaps all
+            del self._started[index]
+            self._drift.cancelled(index)
+            self._ranks.cancel(index)
         self.served.cancelled += 1
         self._write({"id": cancel.id, "cancelled": True})
 

@@ -83,13 +83,16 @@ class Drift:
             for part in ending:
                 del self._ends[part.request]
         for request in segment.extra.get("cancelled", ()):
-            self._cancelled.append(request)
             self._ends.pop(request, None)
         for program in segment.programs:
             for index, start in enumerate(range(0, len(program.code), WIDTH), program.start):
                 op, number, stage = program.code[start : start + 3]
                 if op in (FORWARD, SAMPLE):
                     self._sent[program.rank][index] = self._planned(number, stage, op == SAMPLE)
+
+    def cancelled(self, request: int) -> None:
+        """Ranks leave out what they have not computed of a request, by its index in the stream."""
+        self._cancelled.append(request)
 
     def ran(self, rank: int, first: int, times: Sequence[float]) -> None:
         """A rank has run its instructions from ``first`` on, at ``times`` [start, end, start, end, ..]."""

@@ -24,7 +24,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from runtime.board import Board, Verdict
 from runtime.faults import RunFailed
 from runtime.mailbox import Inbox, Outbox
-from runtime.stream import BEAT, CLOSE, DOWN, STREAM, UP, Report
+from runtime.stream import BEAT, CANCEL, CLOSE, DOWN, STREAM, UP, Report
 
 HOST = "127.0.0.1"
 START = 120.0
@@ -115,11 +115,15 @@ class Ranks:
         threading.Thread(target=hear, name="reports", daemon=True).start()
 
     def send(self, text: str) -> None:
-        """Send a schedule or a segment to all. Raises RunFailed when the store is lost."""
+        """Send a message to all: a schedule, a segment, a word. Raises RunFailed when the store is lost."""
         try:
             self._sent = self._down.send(text)
         except RuntimeError as error:
             raise RunFailed(f"the launcher of the ranks is gone: {error}") from None
+
+    def cancel(self, request: int) -> None:
+        """Compute nothing more of a request, by its index in the stream."""
+        self.send(f"{CANCEL}{request}")
 
     def beat(self) -> None:
         """Say that the coordinator lives."""
