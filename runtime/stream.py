@@ -308,7 +308,8 @@ class Report(NamedTuple):
 
     ``read`` messages have been read; the instructions from ``first`` on have ended, each at ``times`` [start, end,
     start, end, ..]; ``tokens`` are (request, token, when). All in seconds from the start of the run, on the
-    processes' clock, which reads ``now``. ``rank`` is the pipeline rank, ``running`` false before the start and
+    processes' clock, which reads ``now``, and from which this process's is ``clock`` away: the offset, and its
+    uncertainty. ``rank`` is the pipeline rank, ``running`` false before the start and
     ``done`` true after the last instruction of a closed stream.
     """
 
@@ -319,6 +320,7 @@ class Report(NamedTuple):
     times: list[float]
     tokens: list[tuple[int, int, float]]
     now: float
+    clock: tuple[float, float]
     running: bool
     done: bool
 
@@ -395,6 +397,7 @@ class Reporter:
             times=[round(each + offset, 6) for each in times[:count]],
             tokens=[(request, token, round(when - origin, 6)) for request, token, when in tokens[:made]],
             now=self._clock.now() - origin,
+            clock=(self._clock.offset, self._clock.uncertainty),
             running=origin > 0,
             done=done,
         )

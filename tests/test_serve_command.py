@@ -17,6 +17,8 @@ from worlds import LIMIT, ROOT, eventually
 
 from vppc.cli.serve import command
 from vppc.errors import InputError, VppcError
+from vppc.ir.instruction import FORWARD
+from vppc.profiles.journal import read_journal
 from vppc.serving.writer import Writer
 
 TIMEOUT = 8.0
@@ -97,6 +99,31 @@ def test_sigterm_drains(tmp_path: Path) -> None:
     assert status == 0
     assert [each["id"] for each in out] == ["long"] and "token" in out[0]
     assert "vppc: 2 first tokens of 2 requests in " in err and "; 2 refused; 1 wrong" in err
+
+
+def test_a_journal_is_read_as_that_of_a_run(tmp_path: Path) -> None:
+    """Of two processes a rank, one request cancelled in its middle: what was sent, proven, and when each ran it."""
+    folder = tmp_path / "journal"
+    with Command(tmp_path, "--tp", "2", "--journal", str(folder)) as serving:
+        serving.say(id="first", prompt_tokens=250)
+        serving.say(id="long", prompt_tokens=100000)
+        assert serving.hear()["id"] == "first"
+        serving.say(cancel="long")
+        assert serving.hear() == {"id": "long", "cancelled": True}
+        assert serving.process.stdin is not None
+        serving.process.stdin.close()
+        serving.process.stdin = None
+        status, _, err = serving.ended()
+    assert status == 0, err
+    journal = read_journal(str(folder))
+    assert [request.id for request in journal.schedule.requests] == ["first", "long"]
+    assert journal.schedule.extra["cancelled"] == [1] and "certificate" in journal.schedule.extra
+    assert [len(rank) for rank in journal.ranks] == [2, 2]
+    for program, rank in zip(journal.schedule.programs, journal.ranks, strict=True):
+        for process in rank:
+            forwards = [index for index, row in enumerate(program.rows()) if row[0] == FORWARD]
+            ends = [process.ends[index] for index in forwards]
+            assert ends == sorted(ends) and len(ends) == 2 * len(journal.schedule.chunks)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])

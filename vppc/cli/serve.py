@@ -69,6 +69,7 @@ RUNNERS = ("reference", "timed", "null", "vllm")
 @click.option("--timeout", type=Number(2.0, 86400.0), default=60.0, show_default=True, help="Bound of every wait, s.")
 @click.option("--horizon", type=Number(0.001, 60.0), default=0.05, show_default=True, help="Seconds sent ahead.")
 @click.option("--drift", "bound", type=Number(0.01), default=0.2, show_default=True, help="From the plan, to alarm at.")
+@click.option("--journal", "journal_folder", metavar="DIR", help="Where to write when what ran, at the end.")
 @click.option("--refitted", metavar="FILE", help="Where to write the costs that the ranks showed, at the end.")
 @click.option("-o", "--output", metavar="FILE", help="Where first tokens go [default: stdout].")
 def command(
@@ -100,6 +101,7 @@ def command(
     timeout: float,
     horizon: float,
     bound: float,
+    journal_folder: str | None,
     refitted: str | None,
     output: str | None,
 ) -> None:
@@ -144,9 +146,11 @@ def command(
     _require_torch()
     from vppc.serving.coordinator import Coordinator
     from vppc.serving.ranks import Ranks
+    from vppc.serving.stream_journal import StreamJournal
 
     with _written(output) as descriptor, ExitStack() as before:
         lines = before.enter_context(_lines(requests))
+        journal = StreamJournal(journal_folder, compiler.opening(), pp * tp, tp) if journal_folder is not None else None
         if attach is not None:
             ranks = Ranks.attach(*_address(attach), pp * tp, timeout)
         else:
@@ -156,9 +160,13 @@ def command(
         write = Writer(descriptor, output or "stdout", timeout)
         with ranks:
             prefixes = runner not in ("reference", "vllm")
-            coordinator = Coordinator(compiler, ranks, drift, write, _notice, tp=tp, prefixes=prefixes)
+            coordinator = Coordinator(compiler, ranks, drift, write, _notice, tp=tp, prefixes=prefixes, journal=journal)
             before.pop_all()  # from here on the input is the coordinator's to close
-            coordinator.serve(lines)
+            try:
+                coordinator.serve(lines)
+            finally:
+                if journal is not None:
+                    journal.close()
         write.close()
     _notice(coordinator.served.summary(drift.value))
     if refitted is not None:

@@ -42,6 +42,7 @@ from vppc.serving.compiler import IncrementalCompiler
 from vppc.serving.drift import Drift
 from vppc.serving.lines import Cancel, Line, parse_line, read_lines
 from vppc.serving.ranks import Ranks
+from vppc.serving.stream_journal import StreamJournal
 
 TICK = 0.1
 """Seconds between two passes of the loop, at most."""
@@ -118,7 +119,7 @@ class Served:
 class Coordinator:
     """Serves one stream on ``ranks`` of ``tp`` processes, which take cached ``prefixes`` for granted, or keep none.
 
-    ``write`` gets what comes out; ``notice`` what an operator is to know, in words.
+    ``write`` gets what comes out; ``notice`` what an operator is to know, in words; ``journal`` what was sent and run.
     """
 
     def __init__(
@@ -131,9 +132,10 @@ class Coordinator:
         *,
         tp: int = 1,
         prefixes: bool = True,
+        journal: StreamJournal | None = None,
     ) -> None:
         self.served = Served()
-        self._prefixes = prefixes
+        self._prefixes, self._journal = prefixes, journal
         self._compiler, self._ranks, self._drift, self._tp = compiler, ranks, drift, tp
         self._write, self._notice = write, notice
         self._events: SimpleQueue[Event] = SimpleQueue()
@@ -308,11 +310,15 @@ class Coordinator:
         for program in segment.programs:
             self._sent[program.rank] = program.start + len(program.code) // WIDTH
         self._drift.sent(segment)
+        if self._journal is not None:
+            self._journal.sent(segment)
         self._ranks.send("".join(segment_text(segment)))
         self._went_on = time.monotonic()
 
     def _heard(self, report: Report) -> None:
         self._ranks.heard(report)
+        if self._journal is not None:
+            self._journal.heard(report)
         if report.running:
             self._running.add(report.process)
             self._compare_clocks(report.now)
