@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from runtime.arguments import Arguments
+from runtime.devices.settings import problems
 from runtime.interpreter import Token
 from runtime.session import Outcome, Session
 
@@ -12,6 +14,8 @@ from runtime.session import Outcome, Session
 def run(arguments: Arguments) -> None:
     """Run this process's part of the schedule and, on process 0, print what came out."""
     with Session(arguments) as session:
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # the processes of a machine have the same settings
+            sys.stderr.writelines(f"vppc-run: problem: {line}\n" for line in problems(session.device.name, os.environ))
         if arguments.stream:
             session.stream(arguments)
             return

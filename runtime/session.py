@@ -17,6 +17,7 @@ from runtime.board import Board, Verdict
 from runtime.channels import agreement, open_links, tensor_group
 from runtime.clock import Clock, agree
 from runtime.devices import find_device
+from runtime.devices.communicators import check_room
 from runtime.devices.cpu import CpuDevice
 from runtime.devices.protocol import Device, Link
 from runtime.faults import Position, State, described, out_of_memory
@@ -220,6 +221,8 @@ class Session:
             words = f"opening channel {channel.id}, rank {channel.src} -> rank {channel.dst}"
             self.position.prepare(words, State.WAITING)
 
+        ends = sum(self.rank in (channel.src, channel.dst) for channel in schedule.channels)
+        self.world.together(lambda: check_room(self.device, ends, self.tp))
         links = open_links(schedule, self.world, self.tp, self.device, opening)
         if isinstance(runner, TimedRunner):
             return {channel: runner.link(link) for channel, link in links.items()}

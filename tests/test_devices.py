@@ -27,6 +27,8 @@ from runtime.clock import Clock  # noqa: E402
 from runtime.devices import find_device  # noqa: E402
 from runtime.devices import progress as progress_module  # noqa: E402
 from runtime.devices.accelerator import Accelerator  # noqa: E402
+from runtime.devices.communicators import check_room  # noqa: E402
+from runtime.devices.npu import communicator_buffers  # noqa: E402
 from runtime.devices.progress import StreamProgress  # noqa: E402
 from runtime.devices.settings import Setting, check_settings  # noqa: E402
 from runtime.session import Session  # noqa: E402
@@ -336,6 +338,10 @@ class TestSettings:
             ("npu", "P2P_HCCL_BUFFSIZE", "0", "HCCL_BUFFSIZE (200 MB) instead"),
             ("npu", "TORCH_HCCL_ASYNC_ERROR_HANDLING", "0", "a broken link is noticed only"),
             ("npu", "ASCEND_HOME_PATH", "", "source set_env.sh"),
+            ("npu", "ASCEND_RT_VISIBLE_DEVICES", "", "shows none"),
+            ("npu", "ASCEND_RT_VISIBLE_DEVICES", "0,1,1", "names a device twice"),
+            ("npu", "ASCEND_RT_VISIBLE_DEVICES", "0-7", "is not a list of numbers, as 0,1,2,3"),
+            ("npu", "ASCEND_GLOBAL_LOG_LEVEL", "1", "every call writes to the log"),
             ("cuda", "CUDA_LAUNCH_BLOCKING", "1", "no transfer is hidden"),
             ("cuda", "CUDA_DEVICE_MAX_CONNECTIONS", "1", "holds up the compute"),
         ],
@@ -355,6 +361,8 @@ class TestSettings:
             ("HCCL_EVENT_TIMEOUT", "1868"),
             ("TASK_QUEUE_ENABLE", "2"),
             ("HCCL_OP_EXPANSION_MODE", "AIV"),
+            ("ASCEND_RT_VISIBLE_DEVICES", "3, 1"),
+            ("ASCEND_GLOBAL_LOG_LEVEL", "2"),
         ],
     )
     def test_what_is_right_is_left_alone(self, name: str, value: str) -> None:
@@ -367,6 +375,52 @@ class TestSettings:
         assert found["P2P_HCCL_BUFFSIZE"] == Setting(
             "P2P_HCCL_BUFFSIZE", None, "20", "MB of each of a channel's two buffers on the device", ""
         )
+
+
+MIB = 2**20
+
+
+class TestCommunicators:
+    @pytest.mark.parametrize(
+        ("given", "channels", "tp", "mib"),
+        [
+            ({}, 4, 1, 4 * 2 * 20),  # an inner rank of a V
+            ({}, 4, 8, 4 * 2 * 20 + 2 * 200),
+            ({"P2P_HCCL_BUFFSIZE": "64"}, 2, 1, 2 * 2 * 64),
+            ({"P2P_HCCL_BUFFSIZE": "0", "HCCL_BUFFSIZE": "100"}, 2, 2, 2 * 2 * 100 + 2 * 100),
+        ],
+    )
+    def test_they_are_counted(
+        self, given: dict[str, str], channels: int, tp: int, mib: int, npu: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("P2P_HCCL_BUFFSIZE", "HCCL_BUFFSIZE"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in given.items():
+            monkeypatch.setenv(name, value)
+        assert find_device("npu").communicator_bytes(channels, tp) == mib * MIB
+
+    def test_a_size_that_is_none_is_refused(self) -> None:
+        with pytest.raises(InputError, match="P2P_HCCL_BUFFSIZE: 'big' is not a number of MB") as refused:
+            communicator_buffers({"P2P_HCCL_BUFFSIZE": "big"})
+        assert refused.value.remedy == "unset it for 20"
+
+    def test_more_than_is_free_is_refused_with_the_sum(self, npu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        device = find_device("npu")
+        monkeypatch.setattr(npu, "mem_get_info", lambda: (560 * MIB, 2**36))
+        check_room(device, 4, 8)
+        monkeypatch.setattr(npu, "mem_get_info", lambda: (559 * MIB, 2**36))
+        with pytest.raises(InputError) as refused:
+            check_room(device, 4, 8)
+        assert str(refused.value) == (
+            "--device npu: the communicators of 4 channels and a tensor-parallel group of 8 take 560 MiB of device "
+            "memory, and 559 MiB are free\n"
+            "  hint: smaller P2P_HCCL_BUFFSIZE and HCCL_BUFFSIZE (MB), or end what else is on the device"
+        )
+
+    def test_a_cpu_has_none(self) -> None:
+        device = find_device("cpu")
+        assert device.communicator_bytes(4, 8) is None
+        check_room(device, 4, 8)
 
 
 COST = CostModel((LayerCost(8, per_token=1.0, per_pair=0.1),), transfer=Linear(0.5, 0.1))
@@ -417,6 +471,21 @@ def on_npu(folder: str, wrong: str, options: list[str]) -> None:
         "most unfinished": machine.most_unfinished,
     }
     sys.stderr.write(json.dumps(asked))
+
+
+def started_on_npu(folder: str) -> None:
+    """A process of a run from start to end, on pretended NPUs in an environment with a mistake."""
+    sys.path.insert(0, str(STANDINS))
+    os.environ.update(ON_NPU, HCCL_BLOCKING_WAIT="1")
+    import torch_npu
+    from kernels import Kernels
+
+    from runtime.devices.npu import open_npu
+    from runtime.run import run
+
+    device = replace(open_npu(int(os.environ["LOCAL_RANK"])), torch_device=torch.device("cpu"))
+    with mock.patch("runtime.session.find_device", return_value=device), Kernels(torch_npu.npu.machine):
+        run(parse([str(Path(folder) / "vpp-async.json"), "--device", "npu"]))
 
 
 def on_cpu(folder: str, options: list[str]) -> None:
@@ -478,6 +547,16 @@ class TestStandIn:
         worlds.succeeded(npu)
         assert json.loads(npu.err[0])["calls"]["HcclAllReduce"] > 0
         assert json.loads(npu.out[0])[0] == "vpp-async"
+
+    def test_what_is_wrong_with_the_settings_is_said_at_the_start(self, tmp_path: Path) -> None:
+        plans = write_plans(tmp_path, "vpp-async")
+        ended = worlds.succeeded(worlds.run(tmp_path, 2, started_on_npu, lambda process: (plans,)))
+        assert ended.err == [
+            "vppc-run: problem: HCCL_BLOCKING_WAIT the host waits for every transfer "
+            "and queues nothing meanwhile: unset it\n",
+            "",
+        ]
+        assert ended.out[0].startswith("request") and not ended.out[1]
 
     @pytest.mark.parametrize("wrong", ["waits", "buffers"])
     def test_a_program_in_wrong_order_is_refused(self, wrong: str, tmp_path: Path) -> None:

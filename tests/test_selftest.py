@@ -156,7 +156,7 @@ NPU = Report(
         Setting("TASK_QUEUE_ENABLE", "0", "1", "whether a thread launches", "launching takes longer: unset it"),
     ),
     processes=(
-        Process(0, "node-a", "Ascend910_9382, 64.0 GiB", HERE, 0.0, 0.0, 80 * 2**20),
+        Process(0, "node-a", "Ascend910_9382, 64.0 GiB", HERE, 0.0, 0.0, 84 * 2**20, 80 * 2**20),
         Process(
             1,
             "node-b",
@@ -165,6 +165,7 @@ NPU = Report(
             -12.5,
             4.2e-5,
             80 * 2**20,
+            None,
         ),
     ),
     channels=(
@@ -181,10 +182,10 @@ class TestReport:
             "python 3.11.7, torch 2.10.0",
             "problem: process 1 has torch 2.9.0, process 0 2.10.0",
             "",
-            "process  host    device                    clock                     communicators",
-            "-------  ------  ------------------------  ------------------------  -------------",
-            "      0  node-a  Ascend910_9382, 64.0 GiB  the reference                    80 MiB",
-            "      1  node-b  Ascend910_9382, 64.0 GiB  -12.500000 s +- 42.00 us         80 MiB",
+            "process  host    device                    clock                           communicators",
+            "-------  ------  ------------------------  ------------------------  -------------------",
+            "      0  node-a  Ascend910_9382, 64.0 GiB  the reference             84 MiB (80 counted)",
+            "      1  node-b  Ascend910_9382, 64.0 GiB  -12.500000 s +- 42.00 us               80 MiB",
             "",
             "channel   latency       alone   both ways  all at once",
             "-------  --------  ----------  ----------  -----------",
@@ -203,7 +204,7 @@ class TestReport:
 
     def test_on_a_cpu_there_is_less_to_say(self) -> None:
         process = Process(
-            0, "here", "x86_64 CPU", (*HERE, Package("vllm", None, "serving", "pip install vllm")), 0, 0, None
+            0, "here", "x86_64 CPU", (*HERE, Package("vllm", None, "serving", "pip install vllm")), 0, 0, None, None
         )
         shown = report_text(replace(NPU, device="cpu", settings=(), processes=(process,)))
         assert "vllm is not installed (for serving: pip install vllm)" in shown

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from runtime.clock import Clock
+from runtime.devices.communicators import Buffers
 from runtime.devices.links import GroupLink
 from runtime.devices.progress import StreamProgress
 
@@ -21,7 +22,8 @@ enough that a cancellation soon takes effect."""
 class Accelerator:
     """A device behind ``module``: ``torch.cuda``, or ``torch_npu.npu``, which has the same functions.
 
-    All is queued on the module's current stream, the compute stream.
+    All is queued on the module's current stream, the compute stream. ``buffers`` is what communicators take, None
+    where that is not known.
     """
 
     name: str
@@ -29,6 +31,7 @@ class Accelerator:
     module: Any
     index: int
     torch_device: torch.device
+    buffers: Buffers | None = None
     run_ahead: int = RUN_AHEAD
 
     def link(self, group: Any, peer: int) -> GroupLink:
@@ -43,6 +46,9 @@ class Accelerator:
     def describe(self) -> str:
         _, total = self.module.mem_get_info()
         return f"{self.module.get_device_name(self.index)}, {total / 2**30:.1f} GiB"
+
+    def communicator_bytes(self, channels: int, tp: int) -> int | None:
+        return None if self.buffers is None else self.buffers.total(channels, tp)
 
     def free_memory(self) -> int:
         free, _ = self.module.mem_get_info()

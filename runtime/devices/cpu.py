@@ -37,5 +37,8 @@ class CpuDevice:
         threads = torch.get_num_threads()
         return f"{platform.machine()} CPU, {threads} {'thread' if threads == 1 else 'threads'}"
 
+    def communicator_bytes(self, channels: int, tp: int) -> None:
+        """On no device."""
+
     def free_memory(self) -> None:
         """Shared with everything else on the machine."""

@@ -7,11 +7,14 @@ and of ProcessGroupHCCL); docs/devices.md says what has run where.
 from __future__ import annotations
 
 import importlib
+import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from runtime.devices.accelerator import Accelerator
+from runtime.devices.communicators import Buffers
 from runtime.devices.cuda import check_index
 from vppc.errors import InputError
 
@@ -45,7 +48,26 @@ def open_npu(local_rank: int) -> Accelerator:
         )
     check_index(local_rank, torch_npu.npu.device_count(), "ASCEND_RT_VISIBLE_DEVICES")
     torch_npu.npu.set_device(local_rank)
-    return Accelerator("npu", "hccl", torch_npu.npu, local_rank, torch.device("npu", local_rank))
+    device = torch.device("npu", local_rank)
+    return Accelerator("npu", "hccl", torch_npu.npu, local_rank, device, communicator_buffers(os.environ))
+
+
+def communicator_buffers(environment: Mapping[str, str]) -> Buffers:
+    """What HCCL's communicators take of an NPU: two buffers each, of which the environment says the size in MB.
+
+    A communicator of two ranks that only send and receive has buffers of P2P_HCCL_BUFFSIZE, unless that is 0; all
+    others have buffers of HCCL_BUFFSIZE (torch_npu 2.10.0, ProcessGroupHCCL). Raises InputError for what is no size.
+    """
+    collective = _megabytes(environment, "HCCL_BUFFSIZE", 200)
+    channel = _megabytes(environment, "P2P_HCCL_BUFFSIZE", 20) or collective
+    return Buffers(2 * channel, 2 * collective)
+
+
+def _megabytes(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name, str(default))
+    if not text.isdecimal():
+        raise InputError(f"{text!r} is not a number of MB", file=name, remedy=f"unset it for {default}")
+    return int(text) * 2**20
 
 
 def cann_version() -> str:

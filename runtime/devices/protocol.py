@@ -92,6 +92,11 @@ class Device(Protocol):
         """What it is, in a few words."""
         ...
 
+    def communicator_bytes(self, channels: int, tp: int) -> int | None:
+        """Bytes of device memory that a process with so many channels, one of ``tp`` of its rank, needs to talk; None
+        where that is not known."""
+        ...
+
     def free_memory(self) -> int | None:
         """Bytes of device memory that nobody uses, None where that is no fixed amount."""
         ...

@@ -41,6 +41,11 @@ def check_settings(device: str, environment: Mapping[str, str]) -> tuple[Setting
     return tuple(rule.apply(environment) for rule in _RULES[device]) + _together(device, environment)
 
 
+def problems(device: str, environment: Mapping[str, str]) -> list[str]:
+    """What is wrong with the settings, a line each."""
+    return [f"{setting.name} {setting.problem}" for setting in check_settings(device, environment) if setting.problem]
+
+
 def _together(device: str, environment: Mapping[str, str]) -> tuple[Setting, ...]:
     """What two settings must not be at once."""
     if device != "npu":
@@ -84,6 +89,16 @@ def _range(low: int, high: int, short: int = 0, problem: str = "") -> Callable[[
     return judge
 
 
+def _devices(value: str) -> str:
+    """A list of devices."""
+    numbers = [number.strip() for number in value.split(",")]
+    if value == "all":
+        return ""
+    if not all(number.isdecimal() for number in numbers):
+        return "is not a list of numbers, as 0,1,2,3" if value else "shows none"
+    return "" if len({int(number) for number in numbers}) == len(numbers) else "names a device twice"
+
+
 def _required(problem: str) -> Callable[[str], str]:
     return lambda value: "" if value else problem
 
@@ -92,9 +107,7 @@ _SOURCE = "CANN is not set up in this shell: source set_env.sh of the toolkit"
 _NPU = (
     _Rule(("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"), "", "where CANN is", _required(_SOURCE)),
     _Rule(("ASCEND_OPP_PATH",), "", "where CANN's kernels are", _required(_SOURCE)),
-    _Rule(
-        ("ASCEND_RT_VISIBLE_DEVICES",), "all", "which NPUs the processes may take, in order", _required("shows none")
-    ),
+    _Rule(("ASCEND_RT_VISIBLE_DEVICES",), "all", "which NPUs the processes may take, in order", _devices),
     _Rule(
         ("TORCH_HCCL_BLOCKING_WAIT", "HCCL_BLOCKING_WAIT"),
         "0",
@@ -159,6 +172,15 @@ _NPU = (
         "1",
         "whether errors of HCCL on the device are looked for",
         _one_of(("0", "1", "2", "3"), {"0": "a broken link is noticed only by vppc's own timeout: unset it"}),
+    ),
+    _Rule(
+        ("ASCEND_GLOBAL_LOG_LEVEL",),
+        "3",
+        "from which level on CANN writes its log: 0 debug, 1 info, 2 warnings, 3 errors, 4 nothing",
+        _one_of(
+            ("0", "1", "2", "3", "4"),
+            dict.fromkeys("01", "every call writes to the log, which all times show: unset it"),
+        ),
     ),
     _Rule(
         ("HCCL_SOCKET_IFNAME", "HCCL_IF_IP"), "found by HCCL", "over which network nodes' HCCL meet each other", _never

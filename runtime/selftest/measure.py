@@ -52,6 +52,7 @@ def measure(session: Session, max_bytes: int | None = None) -> Report:
         clock.offset,
         clock.uncertainty,
         None if free is None or left is None else free - left,
+        device.communicator_bytes(sum(world.process in (channel.src, channel.dst) for channel in channels), 1),
     )
     probe = Probe(world, device, clock, channels, links, doing)
     measured, interference = _transfers(probe, _sizes(max_bytes or LARGEST[device.name]))

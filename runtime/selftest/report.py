@@ -16,7 +16,8 @@ from vppc.render.tables import percent, seconds, table
 class Process:
     """One of the processes: where it is, what is installed there, and its clock against process 0's, in seconds.
 
-    ``communicators`` are the bytes of device memory that opening its channels took, None on a CPU.
+    ``communicators`` are the bytes of device memory that opening its channels took, None on a CPU, ``counted`` those
+    that its settings say, None where they are not known.
     """
 
     process: int
@@ -26,6 +27,7 @@ class Process:
     clock_offset: float
     clock_uncertainty: float
     communicators: int | None
+    counted: int | None
 
     @property
     def versions(self) -> Mapping[str, str | None]:
@@ -114,7 +116,8 @@ def _processes(processes: Sequence[Process]) -> str:
         clock = f"{each.clock_offset:+.6f} s +- {seconds(each.clock_uncertainty)}" if each.process else "the reference"
         rows.append([str(each.process), each.host, each.device, clock])
         if each.communicators is not None:
-            rows[-1].append(f"{each.communicators / 2**20:.0f} MiB")
+            counted = "" if each.counted is None else f" ({each.counted / 2**20:.0f} counted)"
+            rows[-1].append(f"{each.communicators / 2**20:.0f} MiB{counted}")
     if processes[0].communicators is not None:
         headers.append("communicators")
     return table(headers, rows, "><<<")
