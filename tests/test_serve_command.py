@@ -17,7 +17,7 @@ from worlds import LIMIT, ROOT, eventually
 
 from vppc.cli.serve import command
 from vppc.errors import InputError, VppcError
-from vppc.ir.instruction import FORWARD
+from vppc.ir.instruction import FORWARD, SAMPLE
 from vppc.profiles.journal import read_journal
 from vppc.serving.writer import Writer
 
@@ -107,7 +107,8 @@ def test_a_journal_is_read_as_that_of_a_run(tmp_path: Path) -> None:
     with Command(tmp_path, "--tp", "2", "--journal", str(folder)) as serving:
         serving.say(id="first", prompt_tokens=250)
         serving.say(id="long", prompt_tokens=100000)
-        assert serving.hear()["id"] == "first"
+        heard = serving.hear()
+        assert heard["id"] == "first"
         serving.say(cancel="long")
         assert serving.hear() == {"id": "long", "cancelled": True}
         assert serving.process.stdin is not None
@@ -119,6 +120,9 @@ def test_a_journal_is_read_as_that_of_a_run(tmp_path: Path) -> None:
     assert [request.id for request in journal.schedule.requests] == ["first", "long"]
     assert journal.schedule.extra["cancelled"] == [1] and "certificate" in journal.schedule.extra
     assert [len(rank) for rank in journal.ranks] == [2, 2]
+    sample = next(index for index, row in enumerate(journal.schedule.programs[0].rows()) if row[0] == SAMPLE)
+    ttft = min(process.ends[sample] for process in journal.ranks[0]) - journal.schedule.requests[0].arrival
+    assert ttft == pytest.approx(heard["ttft"], abs=0.1)
     for program, rank in zip(journal.schedule.programs, journal.ranks, strict=True):
         for process in rank:
             forwards = [index for index, row in enumerate(program.rows()) if row[0] == FORWARD]

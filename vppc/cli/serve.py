@@ -166,7 +166,7 @@ def command(
                 coordinator.serve(lines)
             finally:
                 if journal is not None:
-                    journal.close()
+                    journal.close(coordinator.skew)
         write.close()
     _notice(coordinator.served.summary(drift.value))
     if refitted is not None:

@@ -155,6 +155,11 @@ class Coordinator:
         self._went_on = time.monotonic()
         self._beat = 0.0
 
+    @property
+    def skew(self) -> float:
+        """What the ranks' clock is behind this one, seconds."""
+        return self._skew
+
     def serve(self, lines: BinaryIO) -> Served:
         """Serve until the input ends or SIGTERM comes, and all that was accepted is done.
 

@@ -52,8 +52,11 @@ class StreamJournal:
         self._times[report.process].extend(report.times)
         self._clocks[report.process] = Clock(*report.clock)
 
-    def close(self) -> None:
-        """Write it all, also of a stream that was broken off. Raises InputError where there is no space for it."""
+    def close(self, skew: float) -> None:
+        """Write it all, also of a stream that was broken off, with ``skew`` seconds added to the processes' times.
+
+        Arrivals are on the coordinator's clock, so that is what it is for. Raises InputError where there is no space.
+        """
         schedule = self._schedule()
         text = "".join(schedule_text(schedule))
         write_text(str(self._folder / "schedule.json"), text)
@@ -62,7 +65,7 @@ class StreamJournal:
             rank, shard = divmod(process, self._tp)
             journal = Journal(self._folder, schedule.programs[rank], rank, shard, name, clock)
             for start, end in zip(times[::2], times[1::2], strict=True):
-                journal.report(start, end)
+                journal.report(start + skew, end + skew)
             journal.close()
 
     def _schedule(self) -> Schedule:
