@@ -41,6 +41,7 @@ class Arguments:
     seed: int
     check_finite: bool
     profile: Path | None
+    quiet: bool
 
 
 def parse(arguments: list[str]) -> Arguments:
@@ -88,6 +89,7 @@ def parse(arguments: list[str]) -> Arguments:
         "--check-finite", action="store_true", help="stop at the first NaN or infinity in an activation"
     )
     parser.add_argument("--profile", type=Path, metavar="DIR", help="write torch.profiler traces")
+    parser.add_argument("--quiet", action="store_true", help="leave it to who started the ranks to say why they end")
     given = vars(parser.parse_args(arguments))
     if given["stream"]:
         for option in ("schedule", "journal", "prompts", "cancel", "profile"):

@@ -67,7 +67,8 @@ class Session:
         self.rank, self.tp_rank = divmod(self.world.process, self.tp)
         self.position = Position(self.rank, self.tp_rank, self.tp)
         board = Board(self.world.connection("board"), self.world.process, self.world.size)
-        self._watchdog = Watchdog(board, self.world.process, self.world.holder, self.position, arguments.timeout)
+        world, quiet = self.world, arguments.quiet
+        self._watchdog = Watchdog(board, world.process, world.holder, self.position, arguments.timeout, quiet=quiet)
         self._watchdog.on_cancel = self._cancel_asked
         self._watchdog.on_usr2 = lambda: (self._runs, self.position.requests)
         self._timeout = arguments.timeout

@@ -65,11 +65,14 @@ class Watchdog:
     ``holder`` is the process that holds the board, None where the launcher does. The callbacks are called from a
     thread of the watchdog's: ``on_end`` before the process ends early, ``on_cancel`` with requests to cancel, each as
     (number of the run, request); ``on_usr2`` returns those that the signal asks to cancel, as (run, requests).
+    ``quiet``: whoever started the processes reads the verdict on the board, and says it.
     """
 
-    def __init__(self, board: Board, process: int, holder: int | None, position: Position, timeout: float) -> None:
+    def __init__(
+        self, board: Board, process: int, holder: int | None, position: Position, timeout: float, *, quiet: bool = False
+    ) -> None:
         self.board, self.process, self.holder, self.position = board, process, holder, position
-        self.limits = Limits.of(timeout)
+        self.limits, self.quiet = Limits.of(timeout), quiet
         self.on_end: Callable[[], None] = lambda: None
         self.on_cancel: Callable[[tuple[tuple[int, int], ...]], None] = lambda requests: None
         self.on_usr2: Callable[[], tuple[int, tuple[int, ...]]] = lambda: (0, ())
@@ -272,7 +275,8 @@ class Watchdog:
         try:
             failure = self._failure
             trace = failure.trace if failure is not None and failure.verdict == verdict else ""
-            _say(f"{trace}vppc-run: {verdict.message}\n")
+            known = self.quiet and self._verdict is not None  # to who started this process
+            _say(trace if known else f"{trace}vppc-run: {verdict.message}\n")
             self._kill_the_silent()
             self._finish()
             self._leaving.set()

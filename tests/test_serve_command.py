@@ -141,9 +141,17 @@ def test_a_dead_rank_ends_all(number: int, tmp_path: Path) -> None:
         os.kill(serving.ranks()[1], number)
         status, _, err = serving.ended()
     assert status == 1
-    (message,) = [line for line in err.splitlines() if line.startswith("vppc: ")]
+    (message,) = [line for line in err.splitlines() if "vppc" in line]  # the other rank leaves it to the server
     assert re.fullmatch(r"vppc: rank 1 at instruction \d+.* is dead or stopped", message)
     assert "Traceback" not in err
+
+
+def test_what_no_rank_can_run_is_said_once(tmp_path: Path) -> None:
+    with Command(tmp_path, "--runner", "reference", "--checkpoint", str(tmp_path / "none")) as serving:
+        status, _, err = serving.ended()
+    assert status == 2
+    (message,) = [line for line in err.splitlines() if "vppc" in line]
+    assert message.startswith("vppc: ") and str(tmp_path / "none") in message
 
 
 def test_ranks_do_not_outlive_the_coordinator(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ class Ranks:
     def start(cls, size: int, timeout: float, arguments: Sequence[str]) -> Ranks:
         """Start ``size`` processes on this machine, with these arguments of ``python -m runtime``."""
         store = _store(HOST, 0, timeout, holds=True)
-        command = [sys.executable, "-m", "runtime", "--stream", "--timeout", f"{timeout:g}", *arguments]
+        command = [sys.executable, "-m", "runtime", "--stream", "--quiet", "--timeout", f"{timeout:g}", *arguments]
         world = {
             "WORLD_SIZE": str(size),
             "LOCAL_WORLD_SIZE": str(size),
