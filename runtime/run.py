@@ -9,6 +9,7 @@ from runtime.arguments import Arguments
 from runtime.devices.settings import problems
 from runtime.interpreter import Token
 from runtime.session import Outcome, Session
+from runtime.world import where
 
 
 def run(arguments: Arguments) -> None:
@@ -17,6 +18,8 @@ def run(arguments: Arguments) -> None:
         if os.environ.get("LOCAL_RANK", "0") == "0":  # the processes of a machine have the same settings
             sys.stderr.writelines(f"vppc-run: problem: {line}\n" for line in problems(session.device.name, os.environ))
         if arguments.stream:
+            if session.world.process == 0 and not arguments.quiet:  # launchers choose a port of their own, some of them
+                sys.stderr.write(f"vppc-run: ready for vppc serve --attach {where()}\n")
             session.stream(arguments)
             return
         outcome = session.run(arguments)

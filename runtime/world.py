@@ -58,7 +58,7 @@ class World:
         limit = timedelta(seconds=timeout)
         try:
             process, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-            with _limit(timeout + 1, f"{_who()} cannot reach the store of the run at {_where()} within {timeout:g} s"):
+            with _limit(timeout + 1, f"{_who()} cannot reach the store of the run at {where()} within {timeout:g} s"):
                 if by_launcher:
                     store, _, _ = next(rendezvous("env://", timeout=limit))
                 else:
@@ -67,7 +67,7 @@ class World:
                         address, port, size, process == 0, limit, wait_for_workers=False
                     )
         except (RuntimeError, ValueError) as error:  # torch's own, for a port in use and for who never comes
-            raise RunFailed(f"{_who()} cannot meet the others at {_where()}: {_first_line(error)}") from None
+            raise RunFailed(f"{_who()} cannot meet the others at {where()}: {_first_line(error)}") from None
         store.set_timeout(limit)
         return cls(process, size, store, None if by_launcher else 0)
 
@@ -152,7 +152,8 @@ def _who() -> str:
     return f"process {os.environ['RANK']} of {os.environ['WORLD_SIZE']}"
 
 
-def _where() -> str:
+def where() -> str:
+    """The address of the store in which the processes meet."""
     return f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
 
 

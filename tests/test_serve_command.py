@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import pytest
 from click.testing import CliRunner
-from worlds import LIMIT, ROOT, eventually
+from worlds import LIMIT, ROOT, Launcher, eventually, free_port
 
 from vppc.cli.serve import command
 from vppc.errors import InputError, VppcError
@@ -163,6 +163,26 @@ def test_ranks_do_not_outlive_the_coordinator(tmp_path: Path) -> None:
         _, err = serving.process.communicate()
         eventually(lambda: not any(map(_is_alive, ranks)) or None)
     assert "is dead or stopped" in err
+
+
+def test_attached_to_where_the_ranks_say_that_they_are(tmp_path: Path) -> None:
+    """And not to where the launchers of several nodes meet."""
+    port = free_port()
+    requests = tmp_path / "requests.jsonl"
+    requests.write_text('{"id": "a", "prompt_tokens": 10}\n')
+    usual = [str(requests), "--pp", "2", "--cost", COST, "-o", str(tmp_path / "out"), "--runner", "null"]
+    arguments = ["--stream", "--runner", "null", "--timeout", "20"]
+    options = {"nnodes": 1, "nproc_per_node": 2, "rdzv_backend": "c10d", "rdzv_endpoint": f"127.0.0.1:{port}"}
+    with Launcher(arguments, **options) as launcher:
+        assert launcher.agent.stderr is not None
+        said = next(line for line in launcher.agent.stderr if "vppc-run: ready for vppc serve --attach " in line)
+        wrong = CliRunner().invoke(command, [*usual, "--attach", f"127.0.0.1:{port}"])
+        assert isinstance(wrong.exception, InputError)
+        assert f"--attach: at 127.0.0.1:{port} torchrun's nodes meet" in str(wrong.exception)
+        right = CliRunner().invoke(command, [*usual, "--timeout", "20", "--attach", said.split()[-1]])
+        assert right.exit_code == 0, right.exception
+        assert launcher.ended()[0] == 0
+    assert json.loads((tmp_path / "out").read_text())["token"] == 0
 
 
 @pytest.mark.parametrize(

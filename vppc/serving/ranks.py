@@ -25,6 +25,7 @@ from runtime.board import Board, Verdict
 from runtime.faults import RunFailed
 from runtime.mailbox import Inbox, Outbox
 from runtime.stream import BEAT, CANCEL, CLOSE, DOWN, STREAM, UP, Report
+from vppc.errors import InputError
 
 HOST = "127.0.0.1"
 START = 120.0
@@ -81,12 +82,23 @@ class Ranks:
 
     @classmethod
     def attach(cls, address: str, port: int, size: int, timeout: float) -> Ranks:
-        """Attach to processes that a launcher starts, with its store at that address. Raises RunFailed without one."""
+        """Attach to processes that a launcher starts, with its store at that address.
+
+        Raises RunFailed without one, InputError where nodes meet there, and ranks elsewhere.
+        """
         try:
-            return cls(_store(address, port, timeout, holds=False), size, timeout)
+            store = _store(address, port, timeout, holds=False)
+            names = store.list_keys() if hasattr(store, "list_keys") else ()  # older ones of torch's do not tell
         except (RuntimeError, ValueError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise RunFailed(f"no launcher of ranks at {address}:{port}: {reason}") from None
+        if any(name.startswith("torch.rendezvous.") for name in names):
+            raise InputError(
+                f"at {address}:{port} torchrun's nodes meet, by --rdzv-backend c10d; the ranks do elsewhere",
+                place="--attach",
+                remedy="take the address that rank 0 says on stderr: ready for vppc serve --attach ..",
+            )
+        return cls(store, size, timeout)
 
     def __enter__(self) -> Ranks:
         return self
