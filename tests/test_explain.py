@@ -239,6 +239,16 @@ def test_changed_schedules_are_proven_and_what_their_options_say() -> None:
             assert sum(chunk.tokens for chunk in changed.chunks) == 70000
 
 
+def test_a_split_by_costs_is_tried_as_compile_makes_it() -> None:
+    schedule = deepseek("vpp-packed", (40000, 30000), 8192, pp=4)
+    [split] = [
+        each() for change, each in changes(schedule, cost_of(schedule)) if change.how == "--layer-split balanced"
+    ]
+    balanced = deepseek("vpp-packed", (40000, 30000), 8192, pp=4, split="balanced")
+    assert (split.stages, split.programs) == (balanced.stages, balanced.programs)
+    assert outcome(split, cost_of(schedule)).makespan < price(schedule).makespan
+
+
 def test_a_trial_comes_to_what_compiling_it_comes_to() -> None:
     schedule = deepseek("vpp-async", (40000, 30000), 8192)
     found, refused = trials(schedule, cost_of(schedule))

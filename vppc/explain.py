@@ -21,7 +21,7 @@ from vppc.ir.schedule import Chunk, Part, Schedule
 from vppc.passes.admission import default_in_flight
 from vppc.passes.layout import Layout
 from vppc.passes.planned import PlannedChunks
-from vppc.passes.strategies import STRATEGIES, Options, Pass, passes
+from vppc.passes.strategies import BALANCED, STRATEGIES, Options, Pass, passes
 
 MOST_OPERATIONS = 10_000
 """(chunk, stage) pairs of a schedule up to which changes are tried: beyond, that takes minutes."""
@@ -161,6 +161,9 @@ def changes(schedule: Schedule, cost: CostModel) -> Iterator[tuple[Change, Calla
         if chunks := _tapered(schedule, shares):
             what = f"the last chunk in {len(shares)}: {', '.join(str(each.tokens) for each in chunks[-len(shares) :])}"
             yield Change("taper", what, "vppc tune"), planned(options, chunks)
+    if schedule.pp > 1:
+        by_costs = replace(options, ranges=None, split=BALANCED, chunk_size=largest)
+        yield Change("layer split", "balanced by costs", f"--layer-split {BALANCED}"), planned(by_costs)
     for ranges in _moved_layers([stage.layers for stage in schedule.stages]):
         counts = ",".join(str(last - first) for first, last in ranges)
         change = Change("layer split", f"{counts} layers a stage", f"--layer-ranges {counts}")

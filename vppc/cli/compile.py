@@ -185,17 +185,22 @@ def command(
 
 
 def _note_imbalance(schedule: Schedule, cost: CostModel, *, balanced: bool) -> None:
-    """Say so when one rank has clearly more work than the others have."""
+    """Say so when one rank has clearly more work than the others have, and whether another split can help."""
     seconds, stages = OpCosts.of(schedule, cost).seconds, len(schedule.stages)
     work = [sum(sum(seconds[stage::stages]) for stage in mine) for mine in schedule.rank_stages]
     most, mean = max(work), sum(work) / len(work)
-    if most > (1 + UNEVEN) * mean:
-        split = "" if balanced else "--layer-split balanced shares layers out by costs, "
-        click.echo(
-            f"note: rank {work.index(most)} has {percent(most / mean - 1)} more work than the mean: "
-            f"{split}vppc tune searches for better layers and stages",
-            err=True,
+    if most <= (1 + UNEVEN) * mean:
+        return
+    rank = work.index(most)
+    layers = sum(last - first for first, last in (schedule.stages[s].layers for s in schedule.rank_stages[rank]))
+    if not balanced:
+        what = (
+            "--layer-split balanced puts layers where they cost least, vppc tune searches for better layers and stages"
         )
+    elif most - mean < most / layers:
+        what = "that is less than a layer, and layers are not cut; balanced has put it where it costs least"
+    share = f"{layers} of {count(cost.layer_count, 'layer')}, {percent(most / mean - 1)} more work than the mean"
+    click.echo(f"note: rank {rank} has {share}: {what}", err=True)
 
 
 def _check_needs(given: Set[str]) -> None:
