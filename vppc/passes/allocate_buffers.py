@@ -29,11 +29,14 @@ from vppc.errors import CheckFailed, InputError
 from vppc.ir.instruction import FORWARD, RECV, SAMPLE, SEND, WAIT, WIDTH, Program, Row
 from vppc.ir.schedule import Schedule
 
-RUN_AHEAD_POOL = 4
-"""Buffers of a rank on a straight placement: one read, one written, one arriving and one being sent.
 
-There no rank sees a chunk leave, so that the pool alone bounds how far a fast rank runs ahead of a slow one.
-"""
+def run_ahead_pool(pp: int) -> int:
+    """Buffers of a rank on a straight placement, where nothing else bounds how far a fast rank runs ahead.
+
+    There no rank sees a chunk leave. As many as there are chunks in flight in the strategy that packs, 3 pp, so that
+    what is compared runs equally far ahead.
+    """
+    return 3 * max(pp, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class AllocateBuffers:
         costs = OpCosts.of(schedule, self.cost)
         timing = simulate(schedule, costs)
         straight = schedule.vp == 1
-        limit = self.max_buffers if self.max_buffers is not None else RUN_AHEAD_POOL if straight else None
+        limit = self.max_buffers if self.max_buffers is not None else run_ahead_pool(schedule.pp) if straight else None
         extra = {**schedule.extra, "buffer_tokens": max((chunk.tokens for chunk in schedule.chunks), default=0)}
         while True:
             pools = [_Pool(program, timing, schedule, limit) for program in schedule.programs]
