@@ -44,6 +44,19 @@ def test_a_prompt_longer_than_the_models_context_is_noted() -> None:
     )
 
 
+def test_a_plan_that_fits_says_how_full_the_fullest_rank_is(tmp_path: Path) -> None:
+    """Behind that of the written schedule, which tests of memory hold against sums by hand."""
+    machine = ("--model", "deepseek-v3.1", "--tp", "8", "--ep", "8", "--weight-dtype", "w8a8")
+    noted = compile_with("--tokens", "128K", *machine, "-o", str(tmp_path / "plan.json"))
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    memories = [program["memory"] for program in plan["programs"]]
+    kv = [each["kv_per_token"] * each["kv_tokens"] / 2**30 for each in memories]
+    [line] = [line for line in noted.stderr.splitlines() if "memory" in line]
+    assert line.startswith("rank 1 needs most memory: ")
+    assert line.endswith(f" of 64.00 GiB a device, {kv[1]:.2f} of it KV for 131,072 tokens")
+    assert "memory" not in compile_with("--tokens", "8K", "--cost", COST, "-o", str(tmp_path / "plan.json")).stderr
+
+
 def test_uneven_ranks_are_noted_with_what_to_do(tmp_path: Path) -> None:
     """Of 61 layers on four ranks one has 16: 4.9% more than 61 / 4, and less than a layer more."""
     plan = str(tmp_path / "plan.json")

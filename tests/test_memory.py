@@ -17,6 +17,7 @@ from vppc.analysis.memory import (
     Memory,
     RankLoad,
     check_memory,
+    known_memory,
     loads_of,
     memory_plan,
     memory_table,
@@ -259,6 +260,16 @@ class TestRule:
         first = replace(fitted.programs[0], extra={"memory": too_small})
         findings = check(replace(fitted, programs=(first, *fitted.programs[1:])))
         assert [finding.code for finding in findings] == ["M1"]
+
+    def test_what_a_file_says_is_known_where_it_says_all(self) -> None:
+        schedule = plan(SMALL, (1000,), tp=1, chunk_size=100)
+        fitted = check_memory(schedule, SMALL, NPU)
+        assert known_memory(fitted) == memory_plan(schedule, SMALL, NPU)
+        assert known_memory(schedule) == ()
+        for wrong in ({"limit": 2**40}, {**fitted.programs[0].extra["memory"], "reserve": 10**400}):
+            first = replace(fitted.programs[0], extra={"memory": wrong})
+            [known] = known_memory(replace(fitted, programs=(first, *fitted.programs[1:])))
+            assert known.rank == 1
 
     def test_it_is_json(self) -> None:
         fitted = check_memory(plan(SMALL, (1000,), tp=1, chunk_size=100), SMALL, NPU)

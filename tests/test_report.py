@@ -17,14 +17,17 @@ from tests.browser import MISSING, browser
 from tests.journals import write_journal
 from tests.plans import DEEPSEEK, deepseek, paper, price
 from vppc.analysis.breakdown import breakdown
+from vppc.analysis.memory import check_memory, known_memory, memory_line
 from vppc.analysis.timing import simulate
 from vppc.analysis.work import compute_parts
 from vppc.cli import main, vppc
+from vppc.costs.devices import DEVICES
 from vppc.costs.document import parse_cost
 from vppc.costs.model import CostModel, LayerCost, Linear, OpCosts
 from vppc.explain import sweep
 from vppc.ir.document import schedule_text
 from vppc.ir.schedule import Schedule
+from vppc.models import load_model
 from vppc.render.tables import percent, seconds
 
 pytest.importorskip("bokeh", reason="the charts need Bokeh")
@@ -62,6 +65,18 @@ def test_a_page_says_what_the_schedule_comes_to(tmp_path: Path) -> None:
         assert f"<h2>{heading}</h2>" in page
     assert "vppc report " in page
     assert "deepseek-v3.1-910c-tp8" in page
+
+
+def test_a_page_has_the_memory_that_the_schedule_says(tmp_path: Path) -> None:
+    spec = load_model("deepseek-v3.1")
+    schedule = deepseek("vpp-packed", (40000,), 8192)
+    fitted = check_memory(schedule, spec, DEVICES["910c"], tp=8, ep=8, weight_dtype="w8a8")
+    page = body(written(tmp_path, saved(tmp_path, fitted), "--no-try"))
+    known = known_memory(fitted)
+    for rank in known:
+        for value in (rank.kv, rank.total, rank.free):
+            assert f'<td class="n">{value / 2**30:.2f}</td>' in page
+    assert f"GiB on each device of a rank: {memory_line(known)}." in page
 
 
 def test_a_page_asks_for_nothing(tmp_path: Path) -> None:

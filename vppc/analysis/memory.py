@@ -20,8 +20,8 @@ KV and activations are in 16 bits. Weights, KV and buffers are exact; the others
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 
 from vppc.costs.devices import Device
 from vppc.errors import CheckFailed, Finding
@@ -39,12 +39,26 @@ from vppc.models.weights import (
     mtp_weights,
     weight_bytes,
 )
-from vppc.render.tables import table
+from vppc.render.tables import count, table
 
 WORKSPACE_TOKENS = 128 * 1024
 """Prefix tokens that vLLM-Ascend rebuilds at a time (``ascend_chunked_prefill_workspace_size``)."""
 
 ACTIVATION_BYTES = 2
+
+MEMORY_COLUMNS = (
+    "rank",
+    "weights",
+    "KV",
+    "buffers",
+    "activations",
+    "workspace",
+    "communicators",
+    "reserve",
+    "total",
+    "limit",
+    "free",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,23 +283,34 @@ def resident_tokens(schedule: Schedule, rank: int) -> int:
     return peak
 
 
+def known_memory(schedule: Schedule) -> tuple[RankMemory, ...]:
+    """The memory that the programs of a schedule say they take, compiled or read; of those that say all of it."""
+    names = [field.name for field in fields(RankMemory) if field.name != "rank"]
+    said = ((program.rank, program.extra.get("memory", {})) for program in schedule.programs)
+    found = ((rank, [memory.get(name) for name in names]) for rank, memory in said)
+    return tuple(
+        RankMemory(rank, *values)
+        for rank, values in found
+        if all(type(value) is int and 0 <= value < 2**63 for value in values)
+    )
+
+
+def memory_line(ranks: Sequence[RankMemory]) -> str:
+    """The fullest rank in one line: what it needs of the device's memory, and how much of that is KV."""
+    fullest = min(ranks, key=lambda rank: rank.free)
+    total, limit, kv = (f"{value / 2**30:.2f}" for value in (fullest.total, fullest.limit, fullest.kv))
+    held = count(fullest.kv_tokens, "token")
+    return f"rank {fullest.rank} needs most memory: {total} of {limit} GiB a device, {kv} of it KV for {held}"
+
+
 def memory_table(ranks: Iterable[RankMemory]) -> str:
     """The memory of the ranks as text, in GiB."""
-    parts = (
-        "weights",
-        "kv",
-        "buffers",
-        "activations",
-        "workspace",
-        "communicators",
-        "reserve",
-        "total",
-        "limit",
-        "free",
-    )
-    headers = ["rank", *(("KV" if part == "kv" else part) for part in parts)]
-    rows = ([str(rank.rank), *(f"{getattr(rank, part) / 2**30:.2f}" for part in parts)] for rank in ranks)
-    return table(headers, rows)
+    return table(MEMORY_COLUMNS, map(memory_row, ranks))
+
+
+def memory_row(rank: RankMemory) -> tuple[str, ...]:
+    """A rank's number and its parts of the memory in GiB, as in MEMORY_COLUMNS."""
+    return (str(rank.rank), *(f"{getattr(rank, part.lower()) / 2**30:.2f}" for part in MEMORY_COLUMNS[1:]))
 
 
 def _memory(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from vppc.analysis.memory import check_memory
+from vppc.analysis.memory import check_memory, known_memory, memory_line
+from vppc.cli.needs import Needs, check_needs, model_needs, strategy_needs
 from vppc.cli.number import COUNT, Number
 from vppc.compiler import compile_schedule, paper_cost
 from vppc.costs.devices import Device, find_device
@@ -44,15 +45,6 @@ DEVICES_A_RANK = click.IntRange(1, 1024)
 SECONDS = Number(min=0.0, max=1e9)
 UNEVEN = 0.02
 """How much more work than the mean a rank may have before that is worth a note."""
-_NEEDS = {
-    "seconds": ("--t", "chunks"),
-    "transfer": ("--transfer", "chunks"),
-    "prefix_hits": ("--prefix-hits", "requests"),
-    "device": ("--device", "model"),
-    "ep": ("--ep", "model"),
-    "weight_dtype": ("--weight-dtype", "model"),
-}
-"""Parameters that say something only beside another one: the option, and the other."""
 
 
 @click.command(name="compile")
@@ -84,7 +76,11 @@ _NEEDS = {
 @click.option(
     "--max-resident-tokens", type=COUNT, help="Prompt tokens of requests entered and not finished (KV cache)."
 )
-@click.option("--max-buffers", type=COUNT, help="Activation buffers a rank [default: as many as keep the timing].")
+@click.option(
+    "--max-buffers",
+    type=COUNT,
+    help="Activation buffers a rank [default: as many as keep the timing; straight: up to 3 pp].",
+)
 @click.option(
     "--prefix-hits", is_flag=True, help="Count prefixes that an earlier request of a Mooncake trace left cached."
 )
@@ -142,7 +138,9 @@ def command(
             "give one of --chunks, --tokens and --requests",
             remedy="--chunks N is the paper's setting, --tokens L one prompt, --requests FILE many",
         )
-    _check_needs({name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE})
+    check_needs(context, _needs(context.params))
+    if chunks is not None and context.get_parameter_source("chunk_size") is ParameterSource.COMMANDLINE:
+        raise InputError("--chunks are of one token", place="--chunk-size", remedy="give one of the two")
     options = Options(**{each.name: given[each.name] for each in fields(Options) if each.name in given})
     options = replace(options, split=layer_split)
     spec = load_model(model) if model is not None else None
@@ -181,6 +179,8 @@ def command(
     if output not in (None, "-"):
         count_of = sum(map(len, schedule.programs))
         click.echo(f"{output}: {count(count_of, 'instruction')} on {count(options.pp, 'rank')}, proven", err=True)
+        if known := known_memory(schedule):
+            click.echo(memory_line(known), err=True)
         _note_imbalance(schedule, cost, balanced=options.split == BALANCED)
 
 
@@ -203,13 +203,20 @@ def _note_imbalance(schedule: Schedule, cost: CostModel, *, balanced: bool) -> N
     click.echo(f"note: rank {rank} has {share}: {what}", err=True)
 
 
-def _check_needs(given: Set[str]) -> None:
-    """Raises InputError for an option that would say nothing, beside the others that are ``given``."""
-    for name, (option, other) in _NEEDS.items():
-        if name in given and other not in given:
-            raise InputError(f"says nothing without --{other}", place=option, remedy=f"give --{other}, or leave it out")
-    if {"chunks", "chunk_size"} <= given:
-        raise InputError("--chunks are of one token", place="--chunk-size", remedy="give one of the two")
+def _needs(given: Mapping[str, Any]) -> Needs:
+    chunks = given["chunks"] is not None
+    dynamic = {
+        name: need
+        for name, need in strategy_needs([given["strategy"]], [given["measured_time"]]).items()
+        if name not in ("placement", "vp")  # which the layout checks
+    }
+    return {
+        **dynamic,
+        **{name: need for name, need in model_needs(given["model"]).items() if name != "tp"},  # tp is for the runtime
+        "seconds": ("--chunks", chunks),
+        "transfer": ("--chunks", chunks),
+        "prefix_hits": ("--requests", given["requests"] is not None),
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from itertools import groupby
 from vppc.analysis.activity import Activity, Doing
 from vppc.analysis.bubbles import CAUSES, PHASES, Bubble, bubbles, totals
 from vppc.analysis.critical import CriticalPath, critical_path
+from vppc.analysis.memory import MEMORY_COLUMNS, known_memory, memory_line, memory_row
 from vppc.analysis.report import Report
 from vppc.analysis.work import compute_parts
 from vppc.costs.document import cost_json
@@ -254,16 +255,11 @@ def _by_strategy(studied: Studied) -> dict[str, list[tuple[float, float]]]:
 
 def _memory(run: Run) -> str:
     """What the compiler wrote of each rank's memory; nothing where the device was not known."""
-    known = [(program.rank, program.extra["memory"]) for program in run.schedule.programs if "memory" in program.extra]
+    known = known_memory(run.schedule)
     if not known:
         return paragraph("Bytes are not known: the schedule was compiled without a model and a device.")
-    keys = [key for key, value in known[0][1].items() if isinstance(value, int)]
-    rows = [(str(rank), *(_bytes(key, memory.get(key, 0)) for key in keys)) for rank, memory in known]
-    return html_table(("rank", *(key.replace("_", " ") for key in keys)), rows, ">")
-
-
-def _bytes(key: str, value: int) -> str:
-    return f"{value / 2**30:.2f} GiB" if value >= 2**20 and "tokens" not in key else count(value)
+    shown = html_table(MEMORY_COLUMNS, map(memory_row, known), ">")
+    return f"{shown}{paragraph(f'GiB on each device of a rank: {memory_line(known)}.')}"
 
 
 def _chunk_seconds(run: Run, cost: CostModel | None) -> list[float]:
