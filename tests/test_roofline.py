@@ -167,6 +167,10 @@ class TestEfficiency:
 
 
 class TestDevices:
+    @pytest.mark.parametrize(("name", "gb"), [("910c", 64), ("910b", 64), ("h100", 80), ("h200", 141), ("b200", 180)])
+    def test_memory_is_between_the_published_gb_of_ten_and_of_two(self, name: str, gb: int) -> None:
+        assert gb * 10**9 < find_device(name).memory <= gb * 2**30
+
     def test_names_in_any_case(self) -> None:
         assert find_device("910C") is NPU
 

@@ -1,16 +1,19 @@
 """Devices: what their makers say they can do, and what it costs to use them at all.
 
-Peaks (``flops``, ``bandwidth``, ``memory``, ``link``, ``network``) are published figures, dense, one direction:
+Peaks (``flops``, ``bandwidth``, ``link``, ``network``) are published figures, dense, one direction. ``memory`` is what
+the driver reports of the whole device, in MiB of 2**20 bytes: makers' "GB" are powers of ten, of two, or neither.
 
 =======  ==========================================================================================================
 910c     One die of the dual-die package. Zuo et al. 2025 (arXiv:2506.12708), table 1 and section 3.3: 376 TFLOP/s
-         in bf16 and twice that in int8, 1.6 TB/s, 64 GB; 196 GB/s to the supernode's UB plane, 25 GB/s RDMA. No fp8.
-910b     Atlas 800T A2 white paper: 313 TFLOP/s in fp16 (a 376 TFLOP/s bin exists), 64 GB at 1.6 TB/s; HCCS 392 GB/s,
-         both directions together; 200 Gbit/s RoCE. No fp8.
-h100     SXM5 data sheet: 989 TFLOP/s in bf16, 1979 in fp8 and int8, 67 in fp32; 3.35 TB/s, 80 GB; NVLink 900 GB/s
-         both directions together; 400 Gbit/s network. H200: the same with 141 GB at 4.8 TB/s.
+         in bf16 and twice that in int8, 1.6 TB/s, "64 GB" (65,536 MiB in npu-smi); 196 GB/s to the supernode's
+         UB plane, 25 GB/s RDMA. No fp8.
+910b     Atlas 800T A2 white paper: 313 TFLOP/s in fp16 (a 376 TFLOP/s bin exists), "64 GB" (65,536 MiB) at 1.6 TB/s;
+         HCCS 392 GB/s, both directions together; 200 Gbit/s RoCE. No fp8.
+h100     SXM5 data sheet: 989 TFLOP/s in bf16, 1979 in fp8 and int8, 67 in fp32; 3.35 TB/s, "80 GB" (81,559 MiB in
+         nvidia-smi); NVLink 900 GB/s both directions together; 400 Gbit/s network.
+h200     The same with "141 GB" (143,771 MiB) at 4.8 TB/s.
 b200     HGX B200 data sheet, one of eight: 2.25 PFLOP/s in bf16, 4.5 in fp8 and int8, 75 TFLOP/s in fp32; 8 TB/s,
-         180 GB; NVLink 1.8 TB/s both directions together; 400 Gbit/s network.
+         "180 GB" (183,359 MiB); NVLink 1.8 TB/s both directions together; 400 Gbit/s network.
 cpu      A server socket of the AVX-512 generation, 32 cores at 2 GHz with two 512-bit FMA units: 4.1 TFLOP/s in
          fp32, no faster in bf16, four times that in int8; eight channels of DDR4-3200; memory as is usual.
 =======  ==========================================================================================================
@@ -77,7 +80,7 @@ def _ascend(name: str, bf16: float, network: float) -> Device:
         name=name,
         flops=MappingProxyType({"bf16": bf16, "int8": 2 * bf16}),
         bandwidth=1.6 * TERA,
-        memory=64 * GIB,
+        memory=65_536 * MIB,
         link=196 * GB,
         network=network,
         transfer_latency=500e-6,
@@ -90,14 +93,12 @@ def _ascend(name: str, bf16: float, network: float) -> Device:
     )
 
 
-def _nvidia(
-    name: str, bf16: float, fp32: float, bandwidth: float, memory: float, link: float, network: float
-) -> Device:
+def _nvidia(name: str, bf16: float, fp32: float, bandwidth: float, memory: int, link: float, network: float) -> Device:
     return Device(
         name=name,
         flops=MappingProxyType({"fp32": fp32, "bf16": bf16, "fp8": 2 * bf16, "int8": 2 * bf16}),
         bandwidth=bandwidth,
-        memory=int(memory),
+        memory=memory,
         link=link,
         network=network,
         transfer_latency=10e-6,
@@ -132,9 +133,9 @@ DEVICES: Mapping[str, Device] = MappingProxyType(
         for device in (
             _ascend("910c", 376 * TERA, 25 * GB),
             _ascend("910b", 313 * TERA, 25 * GB),
-            _nvidia("h100", 989.4 * TERA, 67 * TERA, 3.35 * TERA, 80 * GIB, 450 * GB, 50 * GB),
-            _nvidia("h200", 989.4 * TERA, 67 * TERA, 4.8 * TERA, 141 * GB, 450 * GB, 50 * GB),
-            _nvidia("b200", 2250 * TERA, 75 * TERA, 8 * TERA, 180 * GB, 900 * GB, 50 * GB),
+            _nvidia("h100", 989.4 * TERA, 67 * TERA, 3.35 * TERA, 81_559 * MIB, 450 * GB, 50 * GB),
+            _nvidia("h200", 989.4 * TERA, 67 * TERA, 4.8 * TERA, 143_771 * MIB, 450 * GB, 50 * GB),
+            _nvidia("b200", 2250 * TERA, 75 * TERA, 8 * TERA, 183_359 * MIB, 900 * GB, 50 * GB),
             _CPU,
         )
     }
