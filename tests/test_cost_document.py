@@ -161,7 +161,7 @@ LAYER_KEYS = (
         ("launch", None, "launch: null is not a number\n  hint: a number, without quotes"),
         ("name", 1, "name: 1 is not a string\n  hint: a string in quotes"),
         ("unit", "ms", 'unit: "ms" is not allowed\n  hint: "s"'),
-        ("format", "vppc.schedule", 'format: "vppc.schedule" is not the format that is read here\n  hint: "vppc.cost"'),
+        ("format", "vppc.costs", 'format: "vppc.costs" is not the format that is read here\n  hint: "vppc.cost"'),
         (
             "version",
             2,

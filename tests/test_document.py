@@ -238,7 +238,7 @@ def test_files(tmp_path: Path) -> None:
     assert read_schedule(str(schedule)) == SMALL
     assert read_segment(str(segment)) == SEGMENT
     assert digest(schedule.read_bytes()) == hashlib.sha256(TEXT.encode()).hexdigest()
-    with pytest.raises(InputError, match=r"s1\.json: format: \"vppc\.segment\" is not the format"):
+    with pytest.raises(InputError, match=r"s1\.json: is a segment, not a schedule"):
         read_schedule(str(segment))
 
 
@@ -392,8 +392,9 @@ def test_what_is_wrong_by_itself(old: str, new: str, problem: str, remedy: str) 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"vppc.schedule"', '"vppc.cost"', 'format: "vppc.cost" is not the format that is read here\n'
+        ('"vppc.schedule"', '"vppc.plan"', 'format: "vppc.plan" is not the format that is read here\n'
          '  hint: "vppc.schedule"'),
+        ('"vppc.schedule"', '"vppc.cost"', "is a cost file, not a schedule\n  hint: --cost takes a cost file"),
         ('"format": "vppc.schedule", ', "", 'the key "format" is missing\n  hint: "format": "vppc.schedule"'),
         ('"version": 1, "str', '"str', 'the key "version" is missing\n  hint: "version": 1'),
         ('"version": 1, "str', '"version": 2, "str', "version: version 2 is newer than this program\n"

@@ -30,6 +30,12 @@ def source_name(path: str) -> str:
 
 def read_bytes(path: str) -> bytes:
     """The bytes of a file, or of stdin for ``-``. Raises InputError when it cannot be read, or has no end."""
+    if os.path.isfile(schedule := os.path.join(path, "schedule.json")):
+        raise InputError(
+            "is the folder of a journal, not a file",
+            file=path,
+            remedy=f"vppc profile, explain, plot, report and trace take it; the schedule that ran is {schedule}",
+        )
     try:
         if path != "-":
             with open(path, "rb") as stream:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from vppc.errors import InputError
+from vppc.formats import mistaken
 from vppc.ir.instruction import LARGEST
 from vppc.json_text import Location, path_text, shown
 
@@ -97,6 +98,8 @@ def check_format(document: Any, name: str, version: int, *, file: str = "", plac
         if key not in document:
             raise InputError(f'the key "{key}" is missing', file=file, place=place, remedy=f'"{key}": {allowed}')
     found = document["format"]
+    if error := mistaken(found, name, file=file, place=place):
+        raise error
     if found != name:
         raise InputError(
             f"{shown(found)} is not the format that is read here",

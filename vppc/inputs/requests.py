@@ -19,6 +19,7 @@ from typing_extensions import TypedDict
 
 from vppc.errors import InputError
 from vppc.files import read_text, source_name
+from vppc.formats import check_not_ours
 from vppc.inputs.azure import COLUMNS, is_header, parse_azure
 from vppc.inputs.mooncake import Record, parse_mooncake
 from vppc.ir.schedule import Request
@@ -99,6 +100,8 @@ def _ours(text: str, file: str) -> tuple[Request, ...]:
     document = loads(text, file)
     where: tuple[str, ...] = ("requests",) if isinstance(document, dict) else ()
     listed = document.get("requests") if isinstance(document, dict) else document
+    if listed is None:
+        check_not_ours(text, "a list of requests", file=file)
     for index, each in enumerate(listed if isinstance(listed, list) else ()):
         check_spelling(each, _KEYS, file=file, place=path_text((*where, index)))
     prompts = validate(_OBJECT, document, file=file)["requests"] if where else validate(_LIST, document, file=file)

@@ -10,9 +10,11 @@ import csv
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 
 from vppc.errors import InputError
 from vppc.files import read_lines, source_name
+from vppc.formats import check_not_ours
 from vppc.json_text import shown
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
@@ -125,7 +127,10 @@ def read_table(path: str) -> tuple[Header, Iterator[Row]]:
 
 def _values(path: str, file: str) -> Iterator[tuple[int, list[str]]]:
     """The number of each line (the first, for values that have line breaks) and its values."""
-    reader = csv.reader(read_lines(path), strict=True)
+    text = read_lines(path)
+    head = list(islice(text, 2))
+    check_not_ours("".join(head), "a table", file=file)
+    reader = csv.reader(chain(head, text), strict=True)
     blank = 0
     while True:
         line = reader.line_num + 1

@@ -11,6 +11,7 @@ from typing import Any
 
 from vppc.errors import InputError
 from vppc.files import read_text, source_name
+from vppc.formats import check_not_ours
 from vppc.json_text import loads
 from vppc.models.config import parse_config
 from vppc.models.spec import ModelSpec
@@ -38,7 +39,9 @@ def load_model(name_or_path: str) -> ModelSpec:
         )
     path = os.path.join(name_or_path, "config.json") if os.path.isdir(name_or_path) else name_or_path
     file = source_name(path)
-    return parse_config(loads(read_text(path), file), _name_of(path), file)
+    text = read_text(path)
+    check_not_ours(text, "a model's config", file=file)
+    return parse_config(loads(text, file), _name_of(path), file)
 
 
 @cache

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from vppc.errors import CheckFailed, Finding, InputError
 from vppc.files import open_bytes
+from vppc.formats import check_not_ours
 from vppc.inputs.table import read_table
 from vppc.profiles.communication import Communication, read_communication
 from vppc.profiles.kernels import Kernels, Total, is_kernel_table, read_kernels
@@ -163,6 +164,7 @@ def _read_file(path: str, step: str | None) -> list[RankProfile]:
     """The ranks that one file tells of; what it is shows in its first bytes."""
     with open_bytes(path) as stream:
         head = stream.read(1 << 16).lstrip(b"\xef\xbb\xbf \t\r\n")
+    check_not_ours(head.decode(errors="replace"), "a profile", file=path)
     name = Path(path).name
     if head[:1] == b"[" or (head[:1] == b"{" and (b'"traceEvents"' in head or b'"schemaVersion"' in head)):
         return [_of_trace(Path(path), read_trace(path, step))]

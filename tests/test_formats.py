@@ -1,0 +1,62 @@
+"""A file of vppc's own, given where another is read: it is said what it is, and who takes it."""
+
+from pathlib import Path
+
+import pytest
+
+from vppc.cli import main
+
+FILES = {
+    "schedule": "a schedule",
+    "segment": "a segment",
+    "cost": "a cost file",
+    "journal": "a process's part of a journal",
+    "shadow": "a process's notes of a shadow run",
+}
+READERS = {
+    "a schedule": (["simulate", "FILE"], ["verify", "FILE"], ["explain", "FILE"], ["plot", "FILE", "-o", "x.svg"]),
+    "a cost file": (["compile", "--pp", "2", "--tokens", "8K", "--cost", "FILE"],),
+    "a model's config": (["model", "FILE"], ["compile", "--pp", "2", "--tokens", "8K", "--model", "FILE"]),
+    "a list of requests": (["compile", "--pp", "2", "--model", "qwen3-235b-a22b", "--requests", "FILE"],),
+    "a profile": (["profile", "FILE"],),
+    "a table": (["calibrate", "FILE"],),
+}
+
+
+def text_of(kind: str) -> str:
+    """The beginning of such a file: a document over several lines, or the first line of many."""
+    return f'{{\n"format": "vppc.{kind}", "version": 1, "rank": 0}}\n'
+
+
+@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("wanted", READERS)
+def test_it_is_said_what_a_file_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str, wanted: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("FILE").write_text(text_of(kind))
+    for command in READERS[wanted]:
+        with pytest.raises(SystemExit) as raised:
+            main(command)
+        message = capsys.readouterr().err
+        assert raised.value.code == 2
+        if FILES[kind] == wanted:
+            assert "not a" not in message
+        else:
+            assert message.startswith(f"vppc: FILE: is {FILES[kind]}, not {wanted}\n  hint: ")
+
+
+@pytest.mark.parametrize("command", [["simulate"], ["show"], ["verify"], ["graph"]])
+def test_the_folder_of_a_journal_is_told_from_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run").mkdir()
+    Path("run/schedule.json").write_text(text_of("schedule"))
+    with pytest.raises(SystemExit) as raised:
+        main([*command, "run"])
+    assert raised.value.code == 2
+    assert capsys.readouterr().err == (
+        "vppc: run: is the folder of a journal, not a file\n"
+        "  hint: vppc profile, explain, plot, report and trace take it; the schedule that ran is run/schedule.json\n"
+    )
