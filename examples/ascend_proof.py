@@ -1,0 +1,285 @@
+"""``python -m examples.ascend_proof``: on a node, from the links to a tuned plan that has run, with a report.
+
+Each step is a command that is run, logged and timed. What is compared: the tokens on the device with those on the CPU,
+runs with their predictions, and the paper's Tables 1 and 2 with the same prompt priced with the links measured here.
+docs/ascend.md says how to read the report.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+ROOT = Path(__file__).parents[1]
+PAPER = json.loads((ROOT / "examples" / "paper" / "numbers.json").read_text(encoding="utf-8"))
+COST = ROOT / "examples" / "costs" / "deepseek-v3.1-910c-tp8.json"
+BYTES_PER_TOKEN = 2 * 2 * 7168
+"""Of DeepSeek-V3.1 on a channel: hidden states and residual in 16 bits."""
+SMALL = {
+    "format": "vppc.cost",
+    "version": 1,
+    "name": "small model, a guess",
+    "layers": [{"count": 16, "fixed": 1e-4, "per_token": 1e-6, "per_pair": 1e-9}],
+    "transfer": {"latency": 1e-5, "per_token": 1e-9},
+}
+"""What the small model's first plans are made with; only their orders depend on it."""
+STRATEGIES = ("cpp", "vpp", "vpp-async")
+CRITICAL = {"cpp": 1, "dcpp": 1, "vpp-async": 0}
+"""The rank of which the paper's tables are, of two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is proven, where, and the folder of all that comes out. ``tokens`` are those of the longest prompt."""
+
+    folder: Path
+    device: str
+    pp: int
+    tp: int
+    tokens: int
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command that was run: its exit status, the seconds that it took, and what it printed."""
+
+    name: str
+    command: str
+    status: int
+    seconds: float
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run on the device: each prompt's first token, and where its time went, as ``vppc profile --json`` says it."""
+
+    tokens: list[str]
+    profile: dict[str, Any]
+
+    @property
+    def bubbles(self) -> str:
+        """Of each rank, in percent of the run."""
+        return ", ".join(f"{rank['bubble_ratio']:.1%}" for rank in self.profile["ranks"])
+
+
+class Failed(Exception):
+    """A step without which there is nothing more to say."""
+
+
+class Proof:
+    """Runs the steps in order and remembers them."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.steps: list[Step] = []
+
+    def vppc(self, name: str, *words: object, needed: bool = True) -> Step:
+        """Run a command of vppc. Raises Failed when it does not end well, if that is ``needed``."""
+        return self._step(name, ["-m", "vppc", *map(str, words)], needed)
+
+    def tokens(self, name: str, plan: Path, device: str, *options: str) -> list[str]:
+        """Run a plan on the small model; each prompt's first token."""
+        s = self.setup
+        words = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={s.pp * s.tp}", "-m", "runtime"]
+        words += [str(plan), f"--tp={s.tp}", f"--device={device}", f"--timeout={s.timeout:g}"]
+        step = self._step(name, [*words, *options], needed=True)
+        return [line.split()[1] for line in step.output.splitlines()[1:]]
+
+    def run(self, name: str, plan: Path) -> Run:
+        """Run a plan on the device, with a journal."""
+        journal = self.setup.folder / f"journal-{name}"
+        tokens = self.tokens(f"run {name}", plan, self.setup.device, f"--journal={journal}")
+        return Run(tokens, json.loads(self.vppc(f"profile {name}", "profile", journal, "--json").output))
+
+    def priced(self, name: str, plan: Path, cost: Path) -> dict[str, Any]:
+        """What ``vppc simulate --json`` says of a plan."""
+        return dict(json.loads(self.vppc(f"simulate {name}", "simulate", plan, "--cost", cost, "--json").output))
+
+    def _step(self, name: str, words: Sequence[str], needed: bool) -> Step:
+        click.echo(f"{name} ..", err=True)
+        begun = time.monotonic()
+        environment = {"OMP_NUM_THREADS": "1", **os.environ}
+        ended = subprocess.run(
+            [sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
+        seconds = time.monotonic() - begun
+        step = Step(name, shlex.join(["python", *words]), ended.returncode, seconds, ended.stdout)
+        self.steps.append(step)
+        log = self.setup.folder / "logs" / f"{len(self.steps):02}-{name.replace(' ', '-')}.txt"
+        log.write_text(f"$ {step.command}\n{ended.stdout}{ended.stderr}", encoding="utf-8")
+        if needed and step.status:
+            raise Failed(f"{name} ended with status {step.status}: {last_line(ended.stderr)} (all of it: {log})")
+        return step
+
+
+def last_line(text: str) -> str:
+    """The line that says what is wrong: vppc's own where there is one."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    own = [line for line in lines if line.startswith("vppc") and "problem: " not in line]
+    return (own or lines or ["it said nothing"])[0 if own else -1]
+
+
+def prove(proof: Proof) -> Iterator[str]:
+    """Runs all steps; yields the report's sections as they are known. Raises Failed."""
+    s = proof.setup
+    links = s.folder / "links.json"
+    doctor = ["doctor", "--pp", s.pp * s.tp, "--device", s.device, "--timeout", s.timeout, "--json"]
+    priced_with = ["--cost", COST, "--bytes-per-token", BYTES_PER_TOKEN // s.tp, "-o", links]
+    yield links_section(json.loads(proof.vppc("doctor", *doctor, *priced_with).output))
+
+    guess = s.folder / "guess.json"
+    guess.write_text(json.dumps(SMALL), encoding="utf-8")
+    prompts = ["--tokens", s.tokens, "--tokens", s.tokens // 2]
+    plans = {name: s.folder / f"{name}.json" for name in STRATEGIES}
+    for name, plan in plans.items():
+        how = ["--strategy", name, "--chunk-size", s.tokens // 6, "--cost", guess]
+        proof.vppc(f"compile {name}", "compile", "--pp", s.pp, *prompts, *how, "-o", plan)
+    expected = proof.tokens("tokens on the CPU", plans["cpp"], "cpu")
+    runs = {name: proof.run(name, plan) for name, plan in plans.items()}
+    fitted, tuned = s.folder / "measured.json", s.folder / "tuned.json"
+    journals = [s.folder / f"journal-{name}" for name in STRATEGIES]
+    # a machine that does other things may have times that fit nothing: that is said, and nothing is tuned
+    calibrated = proof.vppc("calibrate", "calibrate", *journals, "--base", guess, "-o", fitted, needed=False)
+    predicted: dict[str, float] = {}
+    if not calibrated.status:
+        limits = ["--placement", "v", "--vp", 2, "--effort", 0.5]
+        proof.vppc("tune", "tune", "--pp", s.pp, *prompts, "--cost", fitted, *limits, "-o", tuned)
+        plans["tuned"], runs["tuned"] = tuned, proof.run("tuned", tuned)
+        predicted = {name: proof.priced(name, plan, fitted)["makespan"] for name, plan in plans.items()}
+    yield runs_section(expected, runs, predicted)
+    yield paper_section(proof, links)
+    wrong = [name for name, run in runs.items() if run.tokens != expected]
+    if wrong:
+        raise Failed(f"the tokens of {', '.join(wrong)} on {s.device} are not those on the CPU")
+
+
+def links_section(doctor: dict[str, Any]) -> str:
+    """What the self-test found."""
+    processes, channels = doctor["processes"], doctor["channels"]
+    slowest = min(channels, key=lambda each: each["bandwidth"])
+    settings = [f"{each['name']} {each['problem']}" for each in doctor["settings"] if each["problem"]]
+    lines = [
+        f"* {len(processes)} x {processes[0]['device']}",
+        "* " + ", ".join(f"{each['name']} {each['version']}" for each in processes[0]["packages"] if each["version"]),
+        f"* slowest of {len(channels)} channels: {slowest['src']} -> {slowest['dst']}, "
+        f"{slowest['latency'] * 1e6:.1f} us and {slowest['bandwidth'] / 1e9:.2f} GB/s; "
+        f"all at once {slowest['bandwidth_all_at_once'] / 1e9:.2f} GB/s",
+        f"* compute takes {doctor['interference']:.1%} longer beside transfers",
+    ]
+    if processes[0]["communicators"] is not None:
+        took, counted = (processes[0][key] for key in ("communicators", "counted"))
+        said = "" if counted is None else f", {counted / 2**20:.0f} MiB counted"
+        lines.append(f"* communicators took {took / 2**20:.0f} MiB of device memory{said}")
+    return "\n".join(["## Machine and links", "", *lines, *(f"* **problem**: {each}" for each in settings)])
+
+
+def runs_section(expected: list[str], runs: dict[str, Run], predicted: dict[str, float]) -> str:
+    """The runs of the small model: tokens, times, bubbles."""
+    rows = [
+        [
+            name,
+            f"{' '.join(run.tokens)} ({'equal' if run.tokens == expected else '**not equal**'})",
+            f"{predicted[name]:.4g} s" if name in predicted else "",
+            f"{run.profile['makespan']:.4g} s",
+            run.bubbles,
+        ]
+        for name, run in runs.items()
+    ]
+    headers = ["plan", "first tokens", "predicted", "measured", "bubble of each rank"]
+    said = f"On the CPU the straight pipeline's first tokens are {' '.join(expected)}."
+    if predicted:
+        said += " Predicted is with the costs that were fitted to the first three runs; `tuned` was not among them."
+    else:
+        said += " The times of these runs fit no cost file (logs, `calibrate`), so nothing was predicted or tuned."
+    return f"## The small model on the device\n\n{said}\n\n{table(headers, rows)}"
+
+
+def paper_section(proof: Proof, links: Path) -> str:
+    """512K tokens of DeepSeek-V3.1 in chunks of 24K: the paper's, and priced with the links measured here."""
+    theirs = {
+        "cpp": PAPER["table_1"]["cpp"],
+        "dcpp": PAPER["table_1"]["dcpp"],
+        "vpp-async": PAPER["table_2"]["vpp"],
+    }
+    tokens, chunk = PAPER["table_1"]["tokens"], PAPER["table_1"]["chunk"]
+    rows = []
+    for name, paper in theirs.items():
+        plan = proof.setup.folder / f"paper-{name}.json"
+        how = ["--strategy", name, "--chunk-size", chunk, "--cost", links]
+        proof.vppc(f"compile paper {name}", "compile", "--pp", 2, "--tokens", tokens, *how, "-o", plan)
+        priced = proof.priced(f"paper {name}", plan, links)
+        rank = priced["ranks"][CRITICAL[name]]
+        rows.append(
+            [
+                name,
+                f"{paper['total']:.1f} s",
+                f"{priced['makespan']:.1f} s",
+                f"{paper['bubble'] / paper['total']:.1%}",
+                f"{rank['bubble_ratio']:.1%}",
+                f"{paper['exposed_communication']:.1f} s",
+                f"{rank['collective'] + rank['exposed_transfer']:.1f} s",
+            ]
+        )
+    headers = ["", "paper, total", "priced", "paper, bubble", "priced", "paper, exposed communication", "priced"]
+    return (
+        "## The paper's Tables 1 and 2: DeepSeek-V3.1, 512K tokens in chunks of 24K, two ranks of TP8\n\n"
+        + table(headers, rows)
+        + "\n\nPriced, not run: the layers' costs are those of examples/costs, derived from the paper; transfers and "
+        "their interference are those measured here. The paper's totals have communication of TP and EP in them, "
+        "which these costs leave out."
+    )
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of Markdown."""
+    lines = [headers, ["---"] * len(headers), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+@click.command()
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("out/ascend"), show_default=True)
+@click.option("--device", type=click.Choice(("npu", "cuda", "cpu")), default="npu", show_default=True)
+@click.option("--pp", type=click.IntRange(2, 64), default=2, show_default=True, help="Pipeline ranks.")
+@click.option("--tp", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes a rank.")
+@click.option("--tokens", type=click.IntRange(12), default=1536, show_default=True, help="Of the longer prompt run.")
+@click.option("--timeout", type=click.FloatRange(0.5), default=60.0, show_default=True, help="Seconds to a fault.")
+def command(output: Path, **options: Any) -> None:
+    """Prove vppc's runtime on this machine, and write OUTPUT/report.md.
+
+    Exit status: 0 when every step ended and all tokens are equal, 1 otherwise; the report is written in any case.
+    """
+    folder = output.absolute()
+    if folder.exists() and any(folder.iterdir()):
+        raise click.UsageError(f"-o: {output} is not empty; name another folder, or remove it")
+    (folder / "logs").mkdir(parents=True)
+    proof = Proof(Setup(folder, **options))
+    sections = [f"# Proof on {proof.setup.device}: {proof.setup.pp} ranks of {proof.setup.tp}"]
+    failure = ""
+    try:
+        sections.extend(prove(proof))
+    except Failed as failed:
+        failure = str(failed)
+        sections.append(f"## It failed\n\n{failure}")
+    steps = [[step.name, str(step.status), f"{step.seconds:.1f} s", f"`{step.command}`"] for step in proof.steps]
+    sections.append("## Steps\n\n" + table(["step", "status", "took", "command"], steps))
+    report = folder / "report.md"
+    report.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
+    click.echo(str(report))
+    if failure:
+        raise SystemExit(f"failed: {failure}")
+
+
+if __name__ == "__main__":
+    command()

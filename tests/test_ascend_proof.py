@@ -1,0 +1,63 @@
+"""The proof for a node, end to end: on CPUs it ends well, and where something is missing its report says what."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the runtime needs torch")
+
+ROOT = Path(__file__).parents[1]
+
+
+def prove(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "examples.ascend_proof", "-o", str(folder), *options]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
+
+
+def statuses(report: str) -> dict[str, int]:
+    """Exit statuses of the steps by name."""
+    return {
+        name: int(status) for name, status in re.findall(r"^\| ([^|]+) \| (\d+) \| [\d.]+ s \|", report, re.MULTILINE)
+    }
+
+
+@pytest.mark.slow
+def test_on_cpus_it_goes_through(tmp_path: Path) -> None:
+    folder = tmp_path / "proof"
+    ended = prove(folder, "--device", "cpu", "--tokens", "240")
+    assert ended.returncode == 0, ended.stderr
+    report = (folder / "report.md").read_text(encoding="utf-8")
+    ran = statuses(report)
+    assert ran.pop("calibrate") in (0, 1)  # a busy machine's times may fit nothing, which is said
+    assert set(ran.values()) == {0}
+    runs = re.findall(r"^\| (\S+) \| (\d+ \d+) \((.*?)\) \| (\S*)", report, re.MULTILINE)
+    assert [name for name, *_ in runs][:3] == ["cpp", "vpp", "vpp-async"]
+    assert {(tokens, said) for _, tokens, said, _ in runs} == {(runs[0][1], "equal")}
+    assert ("tuned" in dict.fromkeys(name for name, *_ in runs)) == ("fit no cost file" not in report)
+    assert "| cpp | 307.9 s |" in report and "| vpp-async | 281.9 s |" in report
+    assert len(list((folder / "logs").iterdir())) == len(ran) + 1
+
+
+@pytest.mark.skipif(find_spec("torch_npu") is not None, reason="this machine has torch_npu")
+def test_without_npus_the_report_says_what_is_missing(tmp_path: Path) -> None:
+    folder = tmp_path / "proof"
+    ended = prove(folder)
+    assert ended.returncode == 1
+    assert "an NPU needs torch_npu, which is not installed" in ended.stderr
+    report = (folder / "report.md").read_text(encoding="utf-8")
+    assert "## It failed\n\ndoctor ended with status" in report
+    assert list(statuses(report)) == ["doctor"]
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "report.md").write_text("mine")
+    ended = prove(tmp_path)
+    assert ended.returncode == 2
+    assert "is not empty" in ended.stderr
+    assert (tmp_path / "report.md").read_text() == "mine"
