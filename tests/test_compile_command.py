@@ -17,17 +17,22 @@ def compile_with(*options: str) -> Result:
     return CliRunner().invoke(vppc, ["compile", "--pp", "2", *options])
 
 
-@pytest.mark.parametrize(("said", "tokens"), [("4K", 4096), ("3k", 3072), ("1M", 2**20), ("5000", 5000)])
-def test_tokens_can_be_counted_in_units_of_1024(said: str, tokens: int) -> None:
+@pytest.mark.parametrize(
+    ("said", "tokens"), [("4K", 4096), ("3k", 3072), ("1M", 2**20), ("5000", 5000), ("131,072", 131072)]
+)
+def test_tokens_can_be_counted_in_units_of_1024_and_with_commas(said: str, tokens: int) -> None:
     compiled = compile_with("--tokens", said, "--chunk-size", "64K", "--cost", COST)
     assert json.loads(compiled.stdout)["requests"][0]["prompt_tokens"] == tokens
 
 
-@pytest.mark.parametrize("said", ["K", "0K", "-1M", "2.5K", "4096M", "K4", ""])
+@pytest.mark.parametrize("said", ["K", "0K", "-1M", "2.5K", "4096M", "K4", "", "32KB", "0.5M", "13,10", ",100"])
 def test_what_is_no_count(said: str) -> None:
     refused = compile_with("--tokens", said)
     assert refused.exit_code == 2
     assert "Invalid value for '--tokens'" in refused.output
+    assert said in ("0K", "-1M", "4096M") or (
+        f"{said!r} is not a whole number, such as 131072, 131,072, 128K (x 1024) or 1M" in refused.output
+    )
 
 
 def test_a_written_file_is_summed_up_on_stderr(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
@@ -86,6 +86,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except click.ClickException as error:
         with suppress(OSError):
             error.show()
+            _hint(error, sys.argv[1:] if arguments is None else arguments)
         sys.exit(error.exit_code)
     except VppcError as error:
         _fail(str(error), error.exit_status)
@@ -97,6 +98,13 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         discard_stdout()
         _fail(f"{error.filename or 'stdout: cannot be written'}: {error.strerror or error}", 2)
     sys.exit(status or 0)
+
+
+def _hint(error: click.ClickException, words: Sequence[str]) -> None:
+    from vppc.cli.usage import remedy  # which most runs do not need
+
+    if isinstance(error, click.UsageError) and (hint := remedy(error, words)):
+        click.echo(f"  hint: {printable(hint)}", err=True)
 
 
 def _fail(message: str, status: int) -> NoReturn:

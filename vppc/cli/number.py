@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import click
+
+_COUNT = re.compile(r"([+-]?(?:\d{1,12}|\d{1,3}(?:,\d{3}){1,3}))([KM]?)", re.ASCII | re.IGNORECASE)
+_UNITS = {"": 1, "K": 2**10, "M": 2**20}
 
 
 class Number(click.FloatRange):
@@ -19,7 +23,7 @@ class Number(click.FloatRange):
 
 
 class Count(click.IntRange):
-    """A whole number, at least 1, also in units of 1024 and 1024 x 1024: 128K, 1M."""
+    """A whole number, at least 1: 131072, 131,072, or in units of 1024 and 1024 x 1024, such as 128K and 1M."""
 
     name = "count"
 
@@ -27,10 +31,10 @@ class Count(click.IntRange):
         super().__init__(1, 2**31 - 1)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        text: Any = str(value)
-        unit = {"K": 2**10, "M": 2**20}.get(text[-1:].upper(), 1)
-        count = super().convert(text[:-1] if unit > 1 else text, param, ctx)
-        return super().convert(count * unit, param, ctx)
+        given = _COUNT.fullmatch(str(value))
+        if given is None:
+            self.fail(f"{value!r} is not a whole number, such as 131072, 131,072, 128K (x 1024) or 1M", param, ctx)
+        return super().convert(int(given[1].replace(",", "")) * _UNITS[given[2].upper()], param, ctx)
 
 
 COUNT = Count()
