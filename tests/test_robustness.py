@@ -163,6 +163,110 @@ def test_options_that_would_be_ignored_are_refused(
     assert err.startswith(f"vppc: {message}")
 
 
+SIMULATED = ("serve-sim", "--suite", "short-4k", "--strategy", "cpp", "--cost", str(DEEPSEEK))
+COMPARED = ("compare", "--tokens", "9000", "--strategy", "cpp", "--cost", str(DEEPSEEK))
+COMPILED = ("compile", "--pp", "2", "--tokens", "9000", "--cost", str(DEEPSEEK))
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "value", "missing"),
+    [
+        (COMPILED, "--min-chunk", "5", "--strategy dcpp"),
+        (COMPILED, "--page-size", "5", "--strategy dcpp or dcpp-sglang"),
+        (COMPILED, "--smooth", "1", "--strategy dcpp or dcpp-sglang"),
+        (COMPILED, "--context-length", "5", "--strategy dcpp-sglang"),
+        (COMPILED, "--measured-time", "own", "--strategy dcpp"),
+        (COMPILED, "--warmups", "1", "--strategy dcpp and --measured-time own or wait"),
+        ((*COMPILED, "--strategy", "dcpp"), "--warmups", "1", "--strategy dcpp and --measured-time own or wait"),
+        ((*COMPILED, "--strategy", "dcpp"), "--context-length", "5", "--strategy dcpp-sglang"),
+        ((*COMPILED, "--strategy", "dcpp-sglang"), "--min-chunk", "5", "--strategy dcpp"),
+        (COMPARED, "--min-chunk", "5", "--strategy dcpp"),
+        (COMPARED, "--smooth", "1", "--strategy dcpp or dcpp-sglang"),
+        (COMPARED, "--measured-time", "own", "--strategy dcpp"),
+        (COMPARED, "--device", "910c", "--model"),
+        (COMPARED, "--tp", "1", "--model"),
+        (COMPARED, "--weight-dtype", "nope", "--model"),
+        (COMPARED, "--theme", "dark", "-o a picture (.svg, .html or .png)"),
+        (("compare", "--requests", "FILE", "--cost", str(DEEPSEEK)), "--prompts", "2", "--tokens"),
+        (SIMULATED, "--ep", "2", "--model"),
+        (SIMULATED, "--page-size", "5", "--strategy dcpp or dcpp-sglang"),
+        (SIMULATED, "--warmups", "1", "--strategy dcpp and --measured-time own or wait"),
+        (SIMULATED, "--placement", "zigzag", "--strategy vpp, vpp-async or vpp-packed"),
+        (SIMULATED, "--vp", "4", "--strategy vpp, vpp-async or vpp-packed"),
+        (SIMULATED, "--theme", "dark", "-o a picture (.svg, .html or .png)"),
+        (("model", "kimi-k2"), "--network", None, "--device"),
+    ],
+)
+def test_an_option_that_says_something_only_beside_another(
+    command: tuple[str, ...],
+    option: str,
+    value: str | None,
+    missing: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    queue = tmp_path / "queue.json"
+    queue.write_text('[{"id": "a", "prompt_tokens": 9}]')
+    given = [str(queue) if word == "FILE" else word for word in command]
+    assert run(capsys, *given, option, *((value,) if value else ())) == (
+        2,
+        "",
+        f"vppc: {option}: says nothing without {missing}\n  hint: give {missing}, or leave it out\n",
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (*COMPILED, "--strategy", "dcpp", "--min-chunk", "64", "--measured-time", "own", "--warmups", "0"),
+        (*COMPILED, "--strategy", "dcpp-sglang", "--smooth", "1", "--page-size", "64", "--context-length", "9000"),
+        (*COMPILED, "--placement", "zigzag", "--vp", "4"),
+        (*COMPARED, "--strategy", "dcpp", "--measured-time", "wait", "--warmups", "0", "--min-chunk", "64"),
+        (*SIMULATED, "--strategy", "vpp", "--placement", "loop", "--vp", "3"),
+        ("model", "kimi-k2", "--device", "h100", "--network"),
+    ],
+)
+def test_and_beside_it_is_taken(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, *arguments)[0] == 0
+
+
+@pytest.mark.parametrize("option", ["--json", "--try"])
+@pytest.mark.parametrize(("part", "value"), [("--at", "1"), ("--instruction", "0:1")])
+def test_a_part_of_a_run_is_told_in_words(
+    part: str, value: str, option: str, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(capsys, "explain", plan, part, value, option) == (
+        2,
+        "",
+        f"vppc: {option}: says nothing beside {part}\n  hint: give one of the two\n",
+    )
+
+
+@pytest.mark.parametrize("option", ["--cost", "--try"])
+def test_a_study_has_no_costs_and_nothing_to_try(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("bokeh")
+    study, page = tmp_path / "study.json", tmp_path / "page.html"
+    study.write_text(run(capsys, *COMPARED, "--json")[1])
+    value = [DEEPSEEK] if option == "--cost" else []
+    assert run(capsys, "report", study, option, *value, "-o", page) == (
+        2,
+        "",
+        f"vppc: {option}: says nothing about a study\n  hint: give a schedule, or leave it out\n",
+    )
+    assert not page.exists()
+
+
+def test_a_run_too_short_for_a_scale_is_shown(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(plan.read_text())
+    document["cost"] = {"format": "vppc.cost", "version": 1, "layers": [{"count": 4, "per_token": 5e-324}]}
+    plan.write_text(json.dumps(document))
+    status, out, err = run(capsys, "show", plan, "--no-programs", "--width", "80")
+    assert (status, err) == (0, "")
+    assert "rank 1" in out
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -171,6 +275,8 @@ def test_options_that_would_be_ignored_are_refused(
         ("compare", "--cost", DEEPSEEK, "--smooth", "nan"),
         ("calibrate", "nothing", "--bytes-per-token", "nan"),
         ("doctor", "--timeout", "nan"),
+        ("tune", *COMPILED[1:], "--effort", "nan"),
+        ("tune", *COMPILED[1:], "--exact", "nan"),
     ],
 )
 def test_nan_is_in_no_range(arguments: tuple[str | Path, ...], capsys: pytest.CaptureFixture[str]) -> None:

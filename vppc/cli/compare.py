@@ -9,6 +9,7 @@ from pathlib import PurePath
 
 import click
 
+from vppc.cli.needs import check_needs, model_needs, picture_needs, strategy_needs
 from vppc.cli.number import COUNT, Number
 from vppc.cli.picture import THEMES, is_picture, write_picture
 from vppc.cli.progress import progress
@@ -86,7 +87,10 @@ SIZES = (2048, 4096, 8192, 16384, 24576, 32768)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.option("-o", "--output", metavar="FILE", help="Where to write it; a picture if .svg or .html [default: stdout].")
 @click.option("--theme", type=click.Choice(THEMES), default="auto", show_default=True, help="Colours of a picture.")
+@click.pass_context
 def command(
+    context: click.Context,
+    /,
     pp: int,
     cost_files: tuple[str, ...],
     models: tuple[str, ...],
@@ -129,6 +133,7 @@ def command(
     if drawn and as_json:
         remedy = "leave it out, or give -o a name ending in .json"
         raise InputError("a picture is no JSON", file=output or "", place="--json", remedy=remedy)
+    check_needs(context, {**model_needs(models), **picture_needs(drawn)})
     priced = {read_cost(file): None for file in cost_files} | dict(
         _modelled(load_model(model), device, tp, ep, weight_dtype) for model in models
     )
@@ -138,6 +143,8 @@ def command(
     lengths = tokens or (() if files else LENGTHS)
     queues += [equal_prompts(length, prompts) for length in dict.fromkeys(lengths)]
     queued = any(len(queue.requests) > 1 for queue in queues)
+    chosen = dict.fromkeys(strategies or (QUEUED if queued else ALONE))
+    check_needs(context, {**strategy_needs(chosen, measured_times), "prompts": ("--tokens", bool(lengths))})
     contestants = [
         Options(
             strategy=strategy,
@@ -149,7 +156,7 @@ def command(
             measured_time=time,
             warmups=warmups,
         )
-        for strategy in dict.fromkeys(strategies or (QUEUED if queued else ALONE))
+        for strategy in chosen
         for time in (dict.fromkeys(measured_times) if strategy == "dcpp" else ("offline",))
     ]
     contest = [

@@ -72,7 +72,15 @@ def command(
     """
     if moment is not None and instruction is not None:
         raise InputError("give one of --at and --instruction")
+    part = "--at" if moment is not None else "--instruction" if instruction is not None else None
+    for option, given in (("--json", as_json), ("--try", wanted is True)):
+        if part is not None and given:
+            raise InputError(f"says nothing beside {part}", place=option, remedy="give one of the two")
     subject = read_subject(file, cost_file)
+    if wanted and subject.run.name == "journal":
+        raise InputError(
+            "changes are tried of a schedule, not of a run", place="--try", remedy="give the schedule file"
+        )
     activity = Activity.of(subject.run.schedule, subject.run.timing)
     if moment is not None and moment > activity.end - activity.start:
         over = seconds(activity.end - activity.start)

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 
 import click
 
+from vppc.cli.needs import check_needs
 from vppc.costs.devices import DEVICES, find_device
 from vppc.costs.document import cost_json
 from vppc.costs.model import CostModel, LayerCost
@@ -40,7 +41,10 @@ WAYS = click.IntRange(1, 65536)
 @click.option(
     "-o", "--output", metavar="FILE", help="Also write the cost file; - writes it to stdout and nothing else."
 )
+@click.pass_context
 def command(
+    context: click.Context,
+    /,
     model: str,
     tp: int,
     ep: int,
@@ -60,6 +64,7 @@ def command(
     NAME is a preset, CONFIG a Hugging Face config.json, a folder with one, or - for stdin. A cost file by roofline
     rests on priors, the efficiencies: measure when you can.
     """
+    check_needs(context, {"network": ("--device", device is not None)})
     spec = load_model(model)
     cost = None
     if device is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shlex
+from collections.abc import Iterable
 from pathlib import Path, PurePath
 
 import click
@@ -66,9 +67,12 @@ def command(file: str, title: str | None, wanted: bool | None, cost_file: str | 
     if text is not None and text.lstrip().startswith("{") and f'"{SCHEDULE}"' not in text[:_HEAD]:
         document = loads(text, source_name(file))
         if study := study_page(document, source_name(file), name, provenance):
+            _check_of_a_schedule("a study", (("--cost", cost_file), ("--try", wanted)))
             write_text(output, study.html())
             return
     subject = read_subject(file, cost_file, text=text)
+    if subject.measured is not None or subject.cost is None:
+        _check_of_a_schedule("a journal", (("--try", wanted),))
     schedule, cost = subject.run.schedule, subject.cost
     size = len(schedule.chunks) * len(schedule.stages)
     if size > MOST_DRAWN:
@@ -92,6 +96,13 @@ def command(file: str, title: str | None, wanted: bool | None, cost_file: str | 
     provenance |= _sources(schedule)
     page = run_page(name, runs, subject.report, cost, subject.measured, studied, provenance)
     write_text(output, page.html())
+
+
+def _check_of_a_schedule(what: str, given: Iterable[tuple[str, object]]) -> None:
+    """Raises InputError for options that are given, and that only a schedule's page looks at."""
+    for option, value in given:
+        if value:
+            raise InputError(f"says nothing about {what}", place=option, remedy="give a schedule, or leave it out")
 
 
 def _sources(schedule: Schedule) -> dict[str, str]:

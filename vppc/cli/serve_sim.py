@@ -10,6 +10,7 @@ from pathlib import PurePath
 import click
 
 from vppc.cli.compile import Machine
+from vppc.cli.needs import check_needs, model_needs, picture_needs, strategy_needs
 from vppc.cli.number import COUNT, Number
 from vppc.cli.picture import THEMES, is_picture, write_picture
 from vppc.cli.progress import progress
@@ -92,7 +93,10 @@ SECONDS = Number(min=0.0, max=1e9)
 @click.option("--theme", type=click.Choice(THEMES), default="auto", show_default=True, help="Colours of a picture.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.option("-o", "--output", metavar="FILE", help="Where to write: text, or a picture, .svg or .html.")
+@click.pass_context
 def command(
+    context: click.Context,
+    /,
     suites: tuple[str, ...],
     files: tuple[str, ...],
     limit: int | None,
@@ -151,6 +155,7 @@ def command(
     if drawn and as_json:
         remedy = "leave it out, or give -o a name ending in .json"
         raise InputError("a picture is no JSON", file=output or "", place="--json", remedy=remedy)
+    check_needs(context, {**model_needs(model), **picture_needs(drawn), **strategy_needs(strategies, measured_times)})
     cost = _priced(Machine(load_model(model) if model else None, device, tp, ep, weight_dtype), cost_file, launch)
     workloads = list(_workloads(suites, files, limit, prefix_hits, users, rates, seed))
     settings = [

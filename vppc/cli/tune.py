@@ -65,8 +65,8 @@ OBJECTIVES = {"throughput": 0.02, "both": 0.5, "ttft": 1.0}
     help="Of several prompts, what to make short: the makespan, the mean time to first token, or their mean.",
 )
 @click.option("--robust", is_flag=True, help="Prefer schedules that lose little when costs are off.")
-@click.option("--exact", type=click.FloatRange(0.1, 86400.0), metavar="SECONDS", help="Let a solver prove the order.")
-@click.option("--effort", type=click.FloatRange(0.1, 100.0), default=1.0, show_default=True, help="Search longer.")
+@click.option("--exact", type=Number(0.1, 86400.0), metavar="SECONDS", help="Let a solver prove the order.")
+@click.option("--effort", type=Number(0.1, 100.0), default=1.0, show_default=True, help="Search longer.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.option("-o", "--output", metavar="FILE", help="Where to write the best schedule.")
 def command(

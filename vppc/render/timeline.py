@@ -104,6 +104,10 @@ def timeline(
     return "\n".join(line.rstrip() for line in drawing.lines())
 
 
+_SHORTEST = 1e-300
+"""Seconds of a run that can be drawn to scale: a shorter one, whose scale would be no finite number, takes none."""
+
+
 class _Drawing:
     def __init__(
         self,
@@ -119,6 +123,8 @@ class _Drawing:
         self.columns = width - self.margin - len("  100.0%")
         self.first, last = window or (0.0, makespan(schedule, timing))
         self.origin, self.seconds = clock_start(schedule) + self.first, last - self.first
+        if self.seconds < _SHORTEST:
+            self.seconds = 0.0
         self.scale = self.columns / self.seconds if self.seconds else 0.0  # columns a second
         self.posted = both_ends_posted(schedule, timing)
 

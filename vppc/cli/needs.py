@@ -1,0 +1,52 @@
+"""Options that say something only beside others: given alone they are refused, not ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import click
+from click.core import ParameterSource
+
+from vppc.errors import InputError
+
+Needs = Mapping[str, tuple[str, bool]]
+"""By the name of a parameter, what it says nothing without, and whether that is there."""
+
+
+def check_needs(context: click.Context, needs: Needs) -> None:
+    """Raises InputError for an option given on the command line that would say nothing beside the others."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        other, there = needs.get(name, ("", True))
+        if not there and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            place = max(parameter.opts, key=len)
+            raise InputError(f"says nothing without {other}", place=place, remedy=f"give {other}, or leave it out")
+
+
+def strategy_needs(strategies: Collection[str], measured_times: Collection[str]) -> Needs:
+    """What the options need that only some strategies look at."""
+    dcpp, sglang = "dcpp" in strategies, "dcpp-sglang" in strategies
+    folded = any(strategy.startswith("vpp") for strategy in strategies)
+    learns = dcpp and any(time != "offline" for time in measured_times)
+    return {
+        "page_size": ("--strategy dcpp or dcpp-sglang", dcpp or sglang),
+        "smooth": ("--strategy dcpp or dcpp-sglang", dcpp or sglang),
+        "min_chunk": ("--strategy dcpp", dcpp),
+        "measured_time": ("--strategy dcpp", dcpp),
+        "measured_times": ("--strategy dcpp", dcpp),
+        "warmups": ("--strategy dcpp and --measured-time own or wait", learns),
+        "context_length": ("--strategy dcpp-sglang", sglang),
+        "placement": ("--strategy vpp, vpp-async or vpp-packed", folded),
+        "vp": ("--strategy vpp, vpp-async or vpp-packed", folded),
+    }
+
+
+def model_needs(model: object) -> Needs:
+    """What the options need that describe the devices of a model."""
+    names = ("device", "tp", "ep", "weight_dtype")
+    return dict.fromkeys(names, ("--model", bool(model)))
+
+
+def picture_needs(drawn: bool) -> Needs:
+    """What the options need that are about how a picture looks."""
+    return {"theme": ("-o a picture (.svg, .html or .png)", drawn)}
