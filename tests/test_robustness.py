@@ -258,6 +258,44 @@ def test_a_study_has_no_costs_and_nothing_to_try(
     assert not page.exists()
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("plot", "-", "-"),
+        ("simulate", "-", "--cost", "-"),
+        ("diff", "-", "FILE", "--cost", "-"),
+        ("compile", "--pp", "2", "--requests", "-", "--cost", "-"),
+        ("compile", "--pp", "2", "--tokens", "9", "--model", "-", "--cost", "-"),
+        ("compare", "--requests", "-", "--cost", "-"),
+        ("serve-sim", "--requests", "-", "--cost", "-"),
+        ("tune", "--pp", "2", "--requests", "-", "--cost", "-"),
+    ],
+)
+def test_stdin_is_one_input(
+    arguments: tuple[str, ...], plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with plan.open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        given = [str(plan) if word == "FILE" else word for word in arguments]
+        assert run(capsys, *given) == (
+            2,
+            "",
+            "vppc: -: only one input can be stdin\n  hint: give a file for the others\n",
+        )
+
+
+def test_a_picture_too_large_for_a_png(plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("resvg_py")
+    picture = tmp_path / "x.png"
+    status, out, err = run(capsys, "plot", plan, "--width", "20000", "--rows", "200", "-o", picture)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"vppc: {picture}: -o: 40,000 x ")
+    assert err.endswith(
+        " pixels are too many for a PNG\n  hint: at most 134,217,728: a smaller picture, or write .svg\n"
+    )
+    assert not picture.exists()
+
+
 def test_a_run_too_short_for_a_scale_is_shown(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(plan.read_text())
     document["cost"] = {"format": "vppc.cost", "version": 1, "layers": [{"count": 4, "per_token": 5e-324}]}

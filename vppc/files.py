@@ -23,6 +23,12 @@ LONGEST_LINE = 2**26
 """Bytes of a line, so that a small packed file cannot ask for all memory."""
 
 
+def check_one_stdin(paths: Iterable[str | None]) -> None:
+    """Raises InputError when more than one of the inputs is stdin, which can be read once."""
+    if sum(path == "-" for path in paths) > 1:
+        raise InputError("only one input can be stdin", place="-", remedy="give a file for the others")
+
+
 def source_name(path: str) -> str:
     """How messages call an input file: ``-`` is stdin."""
     return "stdin" if path == "-" else path

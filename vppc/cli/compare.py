@@ -19,7 +19,7 @@ from vppc.costs.document import read_cost
 from vppc.costs.model import CostModel
 from vppc.costs.roofline import roofline_cost
 from vppc.errors import InputError
-from vppc.files import source_name, write_text
+from vppc.files import check_one_stdin, source_name, write_text
 from vppc.inputs.requests import read_requests
 from vppc.ir.partition import Ranges, read_ranges
 from vppc.models import ModelSpec, load_model
@@ -134,6 +134,7 @@ def command(
         remedy = "leave it out, or give -o a name ending in .json"
         raise InputError("a picture is no JSON", file=output or "", place="--json", remedy=remedy)
     check_needs(context, {**model_needs(models), **picture_needs(drawn)})
+    check_one_stdin((*cost_files, *models, *dict.fromkeys(files)))
     priced = {read_cost(file): None for file in cost_files} | dict(
         _modelled(load_model(model), device, tp, ep, weight_dtype) for model in models
     )

@@ -18,7 +18,7 @@ from vppc.costs.document import MOST_LAYERS, check_layers, read_cost
 from vppc.costs.model import CostModel, OpCosts
 from vppc.costs.roofline import roofline_cost
 from vppc.errors import InputError
-from vppc.files import write_text
+from vppc.files import check_one_stdin, write_text
 from vppc.inputs.requests import read_requests
 from vppc.ir.assembly import to_assembly
 from vppc.ir.document import schedule_text
@@ -139,6 +139,7 @@ def command(
             remedy="--chunks N is the paper's setting, --tokens L one prompt, --requests FILE many",
         )
     check_needs(context, _needs(context.params))
+    check_one_stdin((cost_file, model, requests))
     if chunks is not None and context.get_parameter_source("chunk_size") is ParameterSource.COMMANDLINE:
         raise InputError("--chunks are of one token", place="--chunk-size", remedy="give one of the two")
     options = Options(**{each.name: given[each.name] for each in fields(Options) if each.name in given})
@@ -193,10 +194,9 @@ def _note_imbalance(schedule: Schedule, cost: CostModel, *, balanced: bool) -> N
         return
     rank = work.index(most)
     layers = sum(last - first for first, last in (schedule.stages[s].layers for s in schedule.rank_stages[rank]))
+    what = "vppc tune searches for better layers and stages"
     if not balanced:
-        what = (
-            "--layer-split balanced puts layers where they cost least, vppc tune searches for better layers and stages"
-        )
+        what = f"--layer-split {BALANCED} puts layers where they cost least, {what}"
     elif most - mean < most / layers:
         what = "that is less than a layer, and layers are not cut; balanced has put it where it costs least"
     share = f"{layers} of {count(cost.layer_count, 'layer')}, {percent(most / mean - 1)} more work than the mean"

@@ -6,6 +6,7 @@ import click
 
 from vppc.cli.picture import THEMES, is_picture, not_drawn, write_picture
 from vppc.cli.runs import read_runs
+from vppc.files import check_one_stdin
 from vppc.render.plot import Style, plot
 
 
@@ -51,6 +52,7 @@ def command(
     """
     if output is not None and output != "-" and not is_picture(output):
         raise not_drawn(output)
+    check_one_stdin((*files, cost_file))
     runs = read_runs(files, cost_file)
     style = Style(view, width, rows or 0, theme)
     write_picture(plot(runs, style), output, ", ".join(run.name for run in runs), theme)

@@ -16,7 +16,7 @@ from vppc.cli.picture import THEMES, is_picture, write_picture
 from vppc.cli.progress import progress
 from vppc.costs.model import CostModel
 from vppc.errors import InputError
-from vppc.files import source_name, write_text
+from vppc.files import check_one_stdin, source_name, write_text
 from vppc.inputs.requests import read_requests
 from vppc.ir.partition import SPLITS
 from vppc.ir.placement import PLACEMENTS
@@ -156,6 +156,7 @@ def command(
         remedy = "leave it out, or give -o a name ending in .json"
         raise InputError("a picture is no JSON", file=output or "", place="--json", remedy=remedy)
     check_needs(context, {**model_needs(model), **picture_needs(drawn), **strategy_needs(strategies, measured_times)})
+    check_one_stdin((cost_file, model, *dict.fromkeys(files)))
     cost = _priced(Machine(load_model(model) if model else None, device, tp, ep, weight_dtype), cost_file, launch)
     workloads = list(_workloads(suites, files, limit, prefix_hits, users, rates, seed))
     settings = [

@@ -13,7 +13,7 @@ from vppc.cli.number import COUNT, Number
 from vppc.cli.progress import progress
 from vppc.costs.devices import GIB, find_device
 from vppc.errors import InputError
-from vppc.files import write_text
+from vppc.files import check_one_stdin, write_text
 from vppc.inputs.requests import read_requests
 from vppc.ir.document import schedule_text
 from vppc.ir.partition import read_ranges
@@ -109,6 +109,7 @@ def command(
     """
     if bool(tokens) == (requests is not None):
         raise InputError("give one of --tokens and --requests", remedy="--tokens L is one prompt, --requests FILE many")
+    check_one_stdin((cost_file, model, requests))
     spec = load_model(model) if model is not None else None
     machine = Machine(spec, device, tp, ep, weight_dtype)
     cost = machine.cost(cost_file, layers)

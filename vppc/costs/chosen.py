@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vppc.costs.document import check_layers, parse_cost, read_cost
 from vppc.costs.model import CostModel
-from vppc.files import source_name
+from vppc.files import check_one_stdin, source_name
 from vppc.ir.schedule import Schedule
 
 
@@ -13,6 +13,7 @@ def chosen_cost(schedule: Schedule, file: str, cost_file: str | None) -> CostMod
 
     None when there are neither. Raises InputError when they are not for as many layers as the model has.
     """
+    check_one_stdin((file, cost_file))
     if cost_file is not None:
         cost = read_cost(cost_file)
         check_layers(cost, schedule.model.layers, file=source_name(cost_file))

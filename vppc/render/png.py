@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 
 from vppc.errors import InputError
@@ -9,6 +10,9 @@ from vppc.render.svg import element, text
 
 ZOOM = 2.0
 """Pixels of the file for one of the picture, so that letters are sharp on fine screens and in print."""
+
+MOST_PIXELS = 2**27
+"""Of a file: they take half a GiB while it is drawn."""
 
 
 def needs_resvg(output: str) -> None:
@@ -19,9 +23,17 @@ def needs_resvg(output: str) -> None:
 
 
 def png(drawn: str, output: str) -> bytes:
-    """The PNG of an SVG picture. Raises InputError where no font is found: letters would be missing."""
+    """The PNG of an SVG picture. Raises InputError where no font is found: letters would be missing;
+    and of a picture that is too large.
+    """
     import resvg_py
 
+    root = drawn[: drawn.index(">")]
+    width, height = (ZOOM * float(re.findall(rf' {side}="([0-9.]+)"', root)[0]) for side in ("width", "height"))
+    if width * height > MOST_PIXELS:
+        problem = f"{width:,.0f} x {height:,.0f} pixels are too many for a PNG"
+        remedy = f"at most {MOST_PIXELS:,}: a smaller picture, or write .svg"
+        raise InputError(problem, file=output, place="-o", remedy=remedy)
     letters = _probe(text("C0", 2, 12, font_family="DejaVu Sans, Verdana, Helvetica, Arial, sans-serif"))
     if resvg_py.svg_to_bytes(svg_string=letters) == resvg_py.svg_to_bytes(svg_string=_probe("")):
         remedy = "install one, such as Debian's fonts-dejavu-core, or write .svg"
