@@ -77,6 +77,13 @@ def test_uneven_ranks_are_noted_with_what_to_do(tmp_path: Path) -> None:
         f"note: rank 0 has {share}: that is less than a layer, and layers are not cut; "
         "balanced has put it where it costs least"
     )
+    noted = compile_with(
+        *options, "--layer-split", "balanced", "--strategy", "cpp"
+    )  # evens out when ranks end, not work
+    assert noted.stderr.splitlines()[1] == (
+        "note: rank 3 has 18 of 61 layers, 18.0% more work than the mean: "
+        "vppc tune searches for better layers and stages"
+    )
     assert len(compile_with("--tokens", "64K", "--cost", COST, "-o", plan).stderr.splitlines()) == 1
 
 
