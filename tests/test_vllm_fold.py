@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from random import Random
@@ -10,13 +11,25 @@ from typing import Any
 
 import pytest
 import torch
+from test_runtime_tokens import written
 from test_vllm_runner import LAYERS, MODELS, needs_vllm, write_checkpoint
-from vllm_runs import engines
+from vllm_runs import batches, engines
 
 from runtime.vllm_plugin import register
+from runtime.vllm_plugin.chunk_plan import ChunkPlan, check_fit, read_chunk_plan
+from runtime.vllm_plugin.order import lags
+from runtime.vllm_plugin.page import Doing, EngineRow, Page, RankRow
+from runtime.vllm_plugin.parts import BatchPart
+from runtime.vllm_plugin.pricing import BatchDrift
 from runtime.vllm_plugin.refusals import refuse
-from runtime.vllm_plugin.settings import Fold, Shadow, read_settings
+from runtime.vllm_plugin.settings import FOLDING, Fold, Shadow, read_settings
+from vppc.compiler import compile_schedule
+from vppc.costs.document import cost_json
+from vppc.costs.model import CostModel, LayerCost, Linear
 from vppc.errors import InputError
+from vppc.ir.schedule import Model, Request
+from vppc.passes.strategies import STRATEGIES, Options
+from vppc.serving.drift import LEAST, WINDOW
 
 FOLD = {"virtual_pipeline_parallel_size": 2}
 RANGES = [[[0, 16], [46, 61]], [[16, 31], [31, 46]]]
@@ -26,9 +39,10 @@ def test_settings() -> None:
     assert read_settings({}) is None
     assert read_settings({"other": 1}) is None
     assert read_settings({"vppc": {"mode": "shadow", "journal": "x"}}) == Shadow(Path("x"))
-    assert read_settings(FOLD) == Fold(None, None)
-    asked = read_settings({**FOLD, "vpp_layer_ranges": RANGES, "vppc": {"max_in_flight": 4}})
-    assert asked == Fold((((0, 16), (46, 61)), ((16, 31), (31, 46))), 4)
+    assert read_settings(FOLD) == Fold()
+    section = {"max_in_flight": 4, "strategy": "vpp-packed", "chunks": [5, 3], "costs": "c"}
+    asked = read_settings({**FOLD, "vpp_layer_ranges": RANGES, "vppc": section})
+    assert asked == Fold((((0, 16), (46, 61)), ((16, 31), (31, 46))), "vpp-packed", 4, (5, 3), "c")
 
 
 def test_layers_of_the_stages() -> None:
@@ -36,7 +50,7 @@ def test_layers_of_the_stages() -> None:
     asked = read_settings({**FOLD, "vpp_layer_ranges": RANGES})
     assert isinstance(asked, Fold)
     assert asked.layers(2, 61) == (16, 15, 15, 15)
-    assert Fold(None, None).layers(3, 8) == (1, 1, 2, 1, 1, 2)
+    assert Fold().layers(3, 8) == (1, 1, 2, 1, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +65,9 @@ def test_layers_of_the_stages() -> None:
         ({**FOLD, "vppc": {"mode": "shadow", "journal": "x"}}, "vppc.mode: asks for 'shadow'"),
         ({"virtual_pipeline_parallel_size": 3}, "virtual_pipeline_parallel_size: 3 stages a rank"),
         ({**FOLD, "vppc": {"max_in_flight": 0}}, "vppc.max_in_flight: 0 is no number of batches"),
+        ({**FOLD, "vppc": {"strategy": "cpp"}}, "vppc.strategy: 'cpp' does not fold"),
+        ({**FOLD, "vppc": {"chunks": 512}}, "vppc.chunks: 512 is no plan"),
+        ({**FOLD, "vppc": {"costs": 1}}, "vppc.costs: 1 is no file"),
         ({**FOLD, "vpp_layer_ranges": [[[0, 4]]]}, "vpp_layer_ranges: [[[0, 4]]] are no ranges"),
         ({**FOLD, "vpp_layer_ranges": "0-4"}, "vpp_layer_ranges: '0-4' are no ranges"),
     ],
@@ -78,6 +95,112 @@ def test_layers_that_are_wrong(ranges: Any, pp: int, layers: int, message: str) 
     with pytest.raises(InputError) as raised:
         asked.layers(pp, layers)
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("pp", "strategy", "most", "expected"),
+    [
+        (2, "vpp", None, (1, 0)),
+        (2, "vpp-async", None, (2, 0)),
+        (3, "vpp-async", None, (4, 2, 0)),
+        (4, "vpp", None, (5, 3, 1, 0)),
+        (4, "vpp-async", None, (6, 4, 2, 0)),
+        (4, "vpp-async", 1, (0, 0, 0, 0)),
+        (2, "vpp-packed", None, (5, 3)),
+        (2, "vpp-packed", 40, (39, 37)),
+    ],
+)
+def test_lags_of_the_compiled_order(pp: int, strategy: str, most: int | None, expected: tuple[int, ...]) -> None:
+    """A V has 2 pp - 1 hops, so as many chunks in flight; two fewer behind each fold further in."""
+    assert lags(pp, strategy, most) == expected
+
+
+def test_strategies_that_fold_are_the_compilers() -> None:
+    assert tuple(strategy for strategy in STRATEGIES if strategy.startswith("vpp")) == FOLDING
+
+
+def test_a_plan_of_sizes() -> None:
+    """For prompts of 10 tokens and fewer; what is cached is left out of a chunk."""
+    plan = read_chunk_plan([5, 3, 2], "x")
+    assert plan.largest == 5
+    assert [plan.room(10, computed) for computed in (0, 4, 5, 7, 8, 9)] == [5, 1, 3, 1, 2, 1]
+    assert (plan.room(6, 0), plan.room(6, 5), plan.room(11, 0)) == (5, 3, None)
+
+
+def test_a_plan_from_a_file(tmp_path: Path) -> None:
+    """Two lengths, two prompts a chunk; a prompt follows the shortest that is not shorter."""
+    requests = (Request("long", 90), Request("short", 20), Request("cached", 20, cached_tokens=7))
+    cost = CostModel((LayerCost(4, per_token=1.0),))
+    options = Options(strategy="vpp-packed", pp=2, chunk_size=40, token_budget=40)
+    written(compile_schedule(requests, Model("m", 4), cost, options), tmp_path / "plan.json")
+    plan = read_chunk_plan(str(tmp_path / "plan.json"), "x")
+    assert plan == ChunkPlan(((20,), (40, 80, 90)))
+    assert (plan.room(20, 0), plan.room(21, 0), plan.room(90, 80), plan.room(91, 0)) == (20, 40, 10, None)
+
+
+def test_drift_of_batches() -> None:
+    """Two stages of 1 and 3 layers, 2 s a token and 1 s a pair in each; 5 s to make a token."""
+    cost = CostModel((LayerCost(4, per_token=2.0, per_pair=1.0),), head=Linear(5.0))
+    drift = BatchDrift(cost, (1, 3))
+    assert drift.seconds([BatchPart("a", 0, 2, 9)]) == [7.0, 21.0]  # 3 pairs
+    assert drift.seconds([BatchPart("a", 7, 2, 9), BatchPart("b", 4, 1, 4)]) == [28.0, 84.0 + 5.0]  # 8 + 9 + 5 pairs
+    for _ in range(LEAST - 1):
+        drift.add(3.0, 2.0)
+    assert drift.value is None
+    drift.add(3.0, 2.0)
+    assert drift.value == pytest.approx(0.5)
+    for _ in range(WINDOW):
+        drift.add(1.0, 2.0)
+    assert drift.value == pytest.approx(-0.5)
+
+
+def test_costs_of_another_model(tmp_path: Path) -> None:
+    file = tmp_path / "cost.json"
+    file.write_text(json.dumps(cost_json(CostModel((LayerCost(4, per_token=1.0),)))))
+    assert Fold().cost(5) is None
+    assert Fold(costs=str(file)).cost(4) == CostModel((LayerCost(4, per_token=1.0),))
+    with pytest.raises(InputError, match="the counts add up to 4 layers, but the model has 5"):
+        Fold(costs=str(file)).cost(5)
+
+
+def test_a_page(tmp_path: Path) -> None:
+    """Who maps it sees what others wrote, also when it has no name any more."""
+    page = Page(tmp_path / "page", 2, create=True)
+    other = Page(tmp_path / "page", 2)
+    assert list(map(str, other.ranks())) == ["before its first chunk"] * 2
+    rows = [RankRow(Doing.RECV, 7, 2, 1.5, None), RankRow(Doing.IDLE, 6, 1, 0.25, -0.125)]
+    for rank, row in enumerate(rows):
+        page.put_rank(rank, row)
+    page.put_engine(EngineRow(3, 8.5, 100.0))
+    page.remove()
+    assert other.ranks() == rows
+    assert other.engine() == EngineRow(3, 8.5, 100.0)
+    expected = ["in RECV of chunk 7 for stage 2", "after FORWARD of chunk 6 on stage 1, waiting for the engine"]
+    assert list(map(str, rows)) == expected
+    with pytest.raises(FileNotFoundError):
+        Page(tmp_path / "page", 2)
+
+
+@pytest.mark.parametrize("sizes", [[], [3, 0], [2.5], ["4"], [True]], ids=str)
+def test_sizes_that_are_none(sizes: list[Any]) -> None:
+    with pytest.raises(InputError, match=r"vppc\.chunks: .* are no chunk sizes"):
+        read_chunk_plan(sizes, "--additional-config")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"max_num_batched_tokens": 4}, "has a chunk of 5 tokens, and a batch has at most 4"),
+        ({"enable_chunked_prefill": False}, "prompts are not chunked"),
+        ({"long_prefill_token_threshold": 4}, "has a chunk of 5 tokens, and prompts are cut at 4"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
+)
+def test_plans_that_do_not_fit(changed: dict[str, Any], message: str) -> None:
+    fitting = {"max_num_batched_tokens": 5, "enable_chunked_prefill": True, "long_prefill_token_threshold": 0}
+    check_fit(ChunkPlan(((5, 8),)), SimpleNamespace(**fitting))
+    with pytest.raises(InputError, match=f"vppc.chunks: does not fit: {message}"):
+        check_fit(ChunkPlan(((5, 8),)), SimpleNamespace(**fitting | changed))
 
 
 def a_config(**changes: Any) -> Any:
@@ -165,6 +288,7 @@ def test_the_plugin_that_is_asked_for_nothing(monkeypatch: pytest.MonkeyPatch) -
     assert vllm.config({"vppc": {"mode": "shadow", "journal": "x"}}).max_concurrent_batches == 7
     assert vllm.config(FOLD).max_concurrent_batches == 3
     assert vllm.config({**FOLD, "vppc": {"max_in_flight": 5}}).max_concurrent_batches == 5
+    assert vllm.config({**FOLD, "vppc": {"strategy": "vpp"}}).max_concurrent_batches == 2
 
 
 def test_the_plugin_in_another_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,9 +301,29 @@ def test_the_plugin_in_another_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_vllm
+def test_batches_are_as_planned(tmp_path: Path) -> None:
+    """vLLM's own scheduler, batch by batch: the first prompt's chunk is the batch, and what it leaves others fill;
+    prompts longer than planned are as without a plan."""
+    model = str(write_checkpoint(tmp_path / "llama", MODELS["llama"]))
+    prompts = [100, 30, 50, 130]
+    planned, stock = batches(tmp_path / "run", model, prompts, 64, [[48, 32, 20], None])
+    assert planned == [
+        {0: 48},
+        {0: 32},
+        {0: 20},
+        {1: 30, 2: 18},  # a chunk of 48, of which the first prompt has 30
+        {2: 30},  # to where the chunk would have ended that the prompt is in
+        {2: 2, 3: 30},  # a chunk of 32
+        {3: 64},
+        {3: 36},
+    ]
+    assert stock == [{0: 64}, {0: 36, 1: 28}, {1: 2, 2: 50, 3: 12}, {3: 64}, {3: 54}]
+
+
+@needs_vllm
 def test_folded_engines_make_what_one_worker_makes(tmp_path: Path) -> None:
     """Prompts of several chunks and of a part of one, batches that mix prompts and decodes, a prefix that is found
-    cached; two ranks with uneven stages, and three with a short queue."""
+    cached; two ranks with uneven stages that run far ahead, and three with planned chunks."""
     model = str(write_checkpoint(tmp_path / "qwen3-moe", MODELS["qwen3-moe"]))
     random = Random(0)
     first = [random.randrange(300) for _ in range(300)]
@@ -194,8 +338,12 @@ def test_folded_engines_make_what_one_worker_makes(tmp_path: Path) -> None:
         prompts,
         [
             usual,
-            {**folded, "pipeline_parallel_size": 2, "additional_config": {**FOLD, "vpp_layer_ranges": ranges}},
-            {**folded, "pipeline_parallel_size": 3, "additional_config": {**FOLD, "vppc": {"max_in_flight": 2}}},
+            {
+                **folded,
+                "pipeline_parallel_size": 2,
+                "additional_config": {**FOLD, "vpp_layer_ranges": ranges, "vppc": {"strategy": "vpp-packed"}},
+            },
+            {**folded, "pipeline_parallel_size": 3, "additional_config": {**FOLD, "vppc": {"chunks": [64, 48, 40]}}},
         ],
     )
     for other in others:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 import pytest
-from test_vllm_runner import MODELS, needs_vllm, write_checkpoint
-from vllm_runs import ENVIRONMENT, ROOT, TOKENS, engines
+from test_vllm_runner import LAYERS, MODELS, needs_vllm, write_checkpoint
+from vllm_runs import ENVIRONMENT, ROOT, TOKENS
 from worlds import eventually, free_port
+
+from vppc.costs.document import cost_json
+from vppc.costs.model import CostModel, LayerCost
 
 pytestmark = needs_vllm
 START = 300.0
@@ -66,6 +70,21 @@ class Server(NamedTuple):
             except OSError:
                 return False
 
+    def openai(self, prompts: list[list[int]]) -> list[list[list[int]]]:
+        """Of each prompt the tokens that OpenAI's client gets, whole and streamed."""
+        client = [ENVIRONMENT / "bin/python", ROOT / "tests/openai_client.py", str(self.port)]
+        done = subprocess.run(client, input=json.dumps(prompts), capture_output=True, text=True, timeout=START)
+        assert done.returncode == 0, done.stderr
+        answers: list[list[list[int]]] = json.loads(done.stdout)
+        return answers
+
+    def metrics(self) -> dict[str, float]:
+        with closing(HTTPConnection("127.0.0.1", self.port, timeout=START)) as connection:
+            connection.request("GET", "/metrics")
+            lines = connection.getresponse().read().decode().splitlines()
+        shown = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return {name: float(number) for name, _, number in shown}
+
     def workers(self) -> list[int]:
         """The processes of its ranks."""
         found, families = [], {self.process.pid}
@@ -85,29 +104,20 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_checkpoint(tmp_path_factory.mktemp("model"), MODELS["llama"]))
 
 
-@pytest.fixture(scope="module")
-def server(checkpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The server on two folded ranks."""
-    port, log = free_port(), tmp_path_factory.mktemp("server") / "log"
-    options = [
-        "--model",
-        checkpoint,
-        "--skip-tokenizer-init",
-        "--dtype",
-        "float32",
-        "--enforce-eager",
-        "--max-model-len",
-        "2048",
-    ]
-    options += ["--max-num-batched-tokens", "128", "--port", str(port), "--served-model-name", "m", "-pp", "2"]
-    flag = ["--additional-config", json.dumps({"virtual_pipeline_parallel_size": 2})]
+@contextmanager
+def serving(checkpoint: str, folder: Path, *more: str) -> Iterator[Server]:
+    """vLLM's server, with the plugin installed, and ``more`` options."""
+    folder.mkdir()
+    port, log = free_port(), folder / "log"
+    options = ["--model", checkpoint, "--served-model-name", "m", "--port", str(port), "--skip-tokenizer-init"]
+    options += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "2048", "--max-num-batched-tokens", "128"]
     quiet = {"VLLM_LOGGING_LEVEL": "WARNING", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     small = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [ENVIRONMENT / "bin/python", "-m", "vllm.entrypoints.openai.api_server", *options, *flag],
+            [ENVIRONMENT / "bin/python", "-m", "vllm.entrypoints.openai.api_server", *options, *more],
             cwd=ROOT,
-            env={**os.environ, **quiet, **small},
+            env={**os.environ, **quiet, **small, "TMPDIR": str(folder)},
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -120,16 +130,39 @@ def server(checkpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             time.sleep(0.2)
         yield started
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
-def test_a_folded_server(server: Server, checkpoint: str, tmp_path: Path) -> None:
+def test_a_server_with_and_without_the_flag(checkpoint: str, tmp_path: Path) -> None:
     random = Random(0)
     prompts = [[random.randrange(300) for _ in range(random.choice((3, 40, 130, 300, 700)))] for _ in range(10)]
-    (made,) = engines(tmp_path / "run", checkpoint, prompts, [{}])
-    answers_everybody(server, prompts, [each.tokens for each in made])
-    ends_with_its_workers(server)
+    with serving(checkpoint, tmp_path / "stock") as stock:
+        answers = stock.openai(prompts)
+        assert not any(name.startswith("vppc") for name in stock.metrics())
+    assert all(tokens == streamed and len(tokens) == TOKENS for tokens, streamed in answers)
+    cost = CostModel((LayerCost(LAYERS, per_token=1e-5),))
+    (tmp_path / "cost.json").write_text(json.dumps(cost_json(cost)))
+    section = {"chunks": [100, 80, 60, 60], "costs": str(tmp_path / "cost.json")}
+    flag = json.dumps({"virtual_pipeline_parallel_size": 2, "vppc": section})
+    with serving(checkpoint, tmp_path / "folded", "-pp", "2", "--additional-config", flag) as folded:
+        assert folded.openai(prompts) == answers
+        answers_everybody(folded, prompts, [tokens for tokens, _ in answers])
+        shows_what_it_did(folded)
+        ends_with_its_workers(folded)
+
+
+def shows_what_it_did(server: Server) -> None:
+    """Everything is answered: nothing is in flight, each rank was busy and idle, and has taken other than planned."""
+    eventually(lambda: server.metrics()["vppc_chunks_in_flight"] == 0.0 or None)
+    shown = server.metrics()
+    active = shown["vppc_active_seconds_total"]
+    for rank in ("0", "1"):
+        busy = shown[f'vppc_rank_busy_seconds_total{{rank="{rank}"}}']
+        assert 0.0 < busy < active
+        assert shown[f'vppc_rank_bubble_ratio{{rank="{rank}"}}'] == pytest.approx(1.0 - busy / active)
+        assert shown[f'vppc_rank_plan_drift{{rank="{rank}"}}'] > -1.0
 
 
 def answers_everybody(server: Server, prompts: list[list[int]], expected: list[list[int]]) -> None:
@@ -162,3 +195,8 @@ def ends_with_its_workers(server: Server) -> None:
         assert '"code": 500' in response.read().decode()
     eventually(lambda: server.process.poll() is not None or None)
     eventually(lambda: not server.workers() or None)
+    log = server.log.read_text()
+    where = r"(in (RECV of chunk \d+ for|FORWARD of chunk \d+ on)|after FORWARD of chunk \d+ on) stage "
+    assert re.search(rf"rank 1 died \(exit code -9\), {where}[12]\b", log), log
+    assert re.search(r"rank 0 (is alive|died \(exit code -?\d+\)), .* of chunk \d+ (on|for) stage [03]\b", log), log
+    assert not list(server.log.parent.glob("vppc-*"))

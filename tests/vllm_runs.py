@@ -71,6 +71,16 @@ def engines(
     return [[Made(*made) for made in each] for each in torch.load(folder / "engines")]
 
 
+def batches(
+    folder: Path, model: str, prompts: Sequence[int], most: int, plans: Sequence[Sequence[int] | None]
+) -> list[list[dict[int, int]]]:
+    """For each chunk plan, or none, the batches that vLLM's scheduler makes of prompts of these lengths, all waiting:
+    the tokens of each by prompt. A batch has at most ``most``."""
+    _call(folder, "batches", model, prompts, most, plans)
+    found: list[list[dict[int, int]]] = torch.load(folder / "batches")
+    return found
+
+
 def _call(folder: Path, *job: Any) -> None:
     folder.mkdir(exist_ok=True)
     torch.save(job, folder / "job")
@@ -97,7 +107,7 @@ def main(folder: Path) -> None:
     from vllm.v1.worker import cpu_model_runner  # noqa: F401
 
     kind, *job = torch.load(folder / "job")
-    {"cases": run_all_cases, "failing": run_failing, "engines": run_engines}[kind](folder, *job)
+    {"cases": run_all_cases, "failing": run_failing, "engines": run_engines, "batches": run_batches}[kind](folder, *job)
 
 
 def run_all_cases(
@@ -133,6 +143,51 @@ def run_engines(
     folder: Path, model: str, prompts: Sequence[Sequence[int]], options: Sequence[Mapping[str, Any]]
 ) -> None:
     torch.save([forked(folder, model, prompts, each) for each in options], folder / "engines")
+
+
+def run_batches(
+    folder: Path, model: str, prompts: Sequence[int], most: int, plans: Sequence[Sequence[int] | None]
+) -> None:
+    torch.save([schedule(model, prompts, most, plan) for plan in plans], folder / "batches")
+
+
+def schedule(model: str, prompts: Sequence[int], most: int, plan: Sequence[int] | None) -> list[dict[int, int]]:
+    """The batches of vLLM's scheduler until all prompts are in; nothing is computed."""
+    from vllm import SamplingParams
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.request import Request
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    asked = {"virtual_pipeline_parallel_size": 2, "vppc": {"chunks": plan}} if plan else {}
+    config = EngineArgs(
+        model=model,
+        skip_tokenizer_init=True,
+        max_model_len=4096,
+        max_num_batched_tokens=most,
+        enable_chunked_prefill=True,
+        enable_prefix_caching=False,
+        async_scheduling=False,
+        enforce_eager=True,
+        pipeline_parallel_size=2,
+        distributed_executor_backend="mp",
+        additional_config=asked,
+    ).create_engine_config()
+    spec = FullAttentionSpec(block_size=128, num_kv_heads=1, head_size=32, dtype=torch.float32)
+    config.cache_config.num_gpu_blocks = 64
+    scheduler = config.scheduler_config.get_scheduler_cls()(
+        vllm_config=config,
+        kv_cache_config=KVCacheConfig(64, [], [KVCacheGroupSpec(["layer"], spec)]),
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=128,
+    )
+    for index, length in enumerate(prompts):
+        sampling = SamplingParams(max_tokens=1)
+        scheduler.add_request(Request(str(index), [1] * length, sampling, None, None))
+    made = []
+    while tokens := scheduler.schedule().num_scheduled_tokens:
+        made.append({int(request): count for request, count in tokens.items()})
+    return made
 
 
 def forked(folder: Path, model: str, prompts: Sequence[Sequence[int]], options: Mapping[str, Any]) -> Any:

@@ -1,6 +1,7 @@
 """vppc inside vLLM: a general plugin, loaded by every process of vLLM's, that does nothing unless it is asked to.
 
-It is asked by ``--additional-config``, see :mod:`runtime.vllm_plugin.settings`. Two things of vLLM 0.28.0 are changed
+It is asked by ``--additional-config``, see :mod:`runtime.vllm_plugin.settings`. Then vLLM's own options for them name
+our executor, worker and, for planned chunks, scheduler: subclasses of vLLM's. Two things of vLLM 0.28.0 are changed
 in any case; they look for that first, and otherwise do what they did:
 
 * ``Executor.get_class``: the executor and the worker class are chosen there. Other versions of vLLM get this, too, to
@@ -14,6 +15,8 @@ import functools
 from typing import Any
 
 from runtime.runners.vllm import check_version, made_for
+from runtime.vllm_plugin.chunk_plan import PLACE, ChunkPlan, check_fit
+from runtime.vllm_plugin.page import page_path
 from runtime.vllm_plugin.refusals import refuse
 from runtime.vllm_plugin.settings import FILE, Fold, Shadow, read_settings
 from vppc.errors import InputError
@@ -21,6 +24,7 @@ from vppc.errors import InputError
 STOCK_WORKER = "vllm.v1.worker.cpu_worker.CPUWorker"
 SHADOW_WORKER = "runtime.vllm_plugin.shadow.ShadowWorker"
 FOLD_WORKER = "runtime.vllm_plugin.worker.FoldWorker"
+SCHEDULER = "runtime.vllm_plugin.scheduler.PlannedScheduler"
 
 
 def register() -> None:
@@ -57,7 +61,7 @@ def _keep_more_batches() -> None:
         settings = read_settings(vllm_config.additional_config)
         if not isinstance(settings, Fold):
             return int(stock.fget(vllm_config))
-        return settings.max_in_flight or 2 * vllm_config.parallel_config.pipeline_parallel_size - 1
+        return settings.lags(vllm_config.parallel_config.pipeline_parallel_size)[0] + 1
 
     VllmConfig.max_concurrent_batches = property(max_concurrent_batches)
 
@@ -75,12 +79,26 @@ def _shadowed(vllm_config: Any, settings: Shadow, stock_class: Any) -> Any:
 def _folded(vllm_config: Any, settings: Fold, stock_class: Any) -> Any:
     """The executor of folded workers. Raises InputError for what they do not do, before anything is loaded."""
     from runtime.vllm_plugin.executor import FoldExecutor
+    from runtime.vllm_plugin.metrics import watch
 
     refuse(vllm_config)
     parallel, model = vllm_config.parallel_config, vllm_config.model_config
-    settings.layers(parallel.pipeline_parallel_size, model.get_total_num_hidden_layers())
+    pp, layers = parallel.pipeline_parallel_size, model.get_total_num_hidden_layers()
+    settings.layers(pp, layers)
+    settings.cost(layers)
     _replace_worker(vllm_config, FOLD_WORKER)
+    _plan_chunks(vllm_config.scheduler_config, settings.chunk_plan())
+    watch(page_path(vllm_config), pp)
     return FoldExecutor
+
+
+def _plan_chunks(scheduler: Any, plan: ChunkPlan | None) -> None:
+    if plan is None:
+        return
+    check_fit(plan, scheduler)
+    if scheduler.scheduler_cls not in (None, SCHEDULER):
+        raise InputError("needs vLLM's own scheduler", file=FILE, place=PLACE, remedy="no --scheduler-cls")
+    scheduler.scheduler_cls = SCHEDULER
 
 
 def _replace_worker(vllm_config: Any, ours: str) -> None:

@@ -9,11 +9,17 @@ blocking scheme's order; with 3 it enters one more, the asynchronous one's.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from vllm.logger import init_logger
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
+
+from runtime.vllm_plugin.page import EngineRow, Page, page_path
+
+log = init_logger("vllm.vppc")  # a name in whose messages vLLM shows process and time
 
 
 class Later(Future[Any]):
@@ -33,11 +39,55 @@ class FoldExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM is not ther
     """vLLM's executor of processes, where the last stage is on rank 0, and a batch goes back when it is asked for."""
 
     supports_pp = True
+    page: Page | None = None
+
+    def _init_executor(self) -> None:
+        self._flight = EngineRow(0, 0.0, 0.0)
+        self.page = Page(page_path(self.vllm_config), self.parallel_config.pipeline_parallel_size, create=True)
+        try:
+            super()._init_executor()
+        except BaseException:
+            self.page.remove()
+            raise
 
     def _get_output_rank(self) -> int:
         return 0
 
+    def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
+        """The way in of a batch."""
+        if scheduler_output.total_num_scheduled_tokens:
+            self._count(1)
+        return super().execute_model(scheduler_output, non_block=non_block)
+
     def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
         """The way back of the oldest batch that has not gone back."""
-        later = Later(lambda: MultiprocExecutor.sample_tokens(self, grammar_output, non_block=False))
+        later = Later(lambda: self._sampled(grammar_output))
         return later if non_block else later.result()
+
+    def _sampled(self, grammar_output: Any) -> Any:
+        made = MultiprocExecutor.sample_tokens(self, grammar_output, non_block=False)
+        self._count(-1)
+        return made
+
+    def _count(self, change: int) -> None:
+        before, now = self._flight, time.monotonic()
+        active = before.active + (now - before.since if before.in_flight else 0.0)
+        in_flight = before.in_flight + change
+        self._flight = EngineRow(in_flight, active, now if in_flight else 0.0)
+        if self.page is not None:
+            self.page.put_engine(self._flight)
+
+    def shutdown(self) -> None:
+        """vLLM calls this first when it finds that a worker has died; later the others are gone, too."""
+        page, self.page = self.page, None
+        if page is not None:
+            if getattr(self, "is_failed", False):
+                self._tell(page)
+            page.remove()
+        super().shutdown()
+
+    def _tell(self, page: Page) -> None:
+        died = [worker.proc.exitcode for worker in self.workers]
+        for rank, (code, row) in enumerate(zip(died, page.ranks(), strict=True)):
+            what = "is alive" if code is None else f"died (exit code {code})"
+            log.error("rank %d %s, %s", rank, what, row)

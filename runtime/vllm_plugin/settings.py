@@ -3,7 +3,8 @@
 {"vppc": {"mode": "shadow", "journal": "DIR"}}      vLLM as it is, with a journal of its batches for ``vppc shadow``
 {"virtual_pipeline_parallel_size": 2}               folded: two virtual stages a rank, of as many layers each
 {"virtual_pipeline_parallel_size": 2, "vpp_layer_ranges": [[[0, 16], [46, 61]], [[16, 31], [31, 46]]],
- "vppc": {"max_in_flight": 3}}                      the layers of each rank's stages; batches in flight
+ "vppc": {"strategy": "vpp-async", "max_in_flight": 3, "chunks": "tuned.json", "costs": "cost.json"}}
+                                                    the layers of each rank's stages, their order, chunk sizes
 """
 
 from __future__ import annotations
@@ -13,11 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runtime.vllm_plugin.chunk_plan import PLACE, ChunkPlan, read_chunk_plan
+from vppc.costs.model import CostModel
 from vppc.errors import InputError
 
 FILE = "--additional-config"
 VPP, RANGES, SECTION = "virtual_pipeline_parallel_size", "vpp_layer_ranges", "vppc"
-_KEYS = {"shadow": ("mode", "journal"), "fold": ("max_in_flight",)}
+FOLDING = ("vpp", "vpp-async", "vpp-packed")
+"""The strategies whose chunks come back to the rank that they started on."""
+_KEYS = {"shadow": ("mode", "journal"), "fold": ("strategy", "max_in_flight", "chunks", "costs")}
+
+Ranges = tuple[tuple[tuple[int, int], ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +36,35 @@ class Shadow:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Folded serving. ``ranges`` are the layers of the stages, by rank, None for even ones; ``max_in_flight`` is None
-    for twice the ranks less one."""
+    """Folded serving. ``ranges`` are the layers of the stages, by rank, None for even ones; ``strategy`` orders them,
+    and ``max_in_flight`` is how many batches it may have in flight, None for as many as it needs; ``chunks`` is a
+    schedule file or one prompt's chunk sizes; ``costs`` is a cost file to tell the plan drift by."""
 
-    ranges: tuple[tuple[tuple[int, int], ...], ...] | None
-    max_in_flight: int | None
+    ranges: Ranges | None = None
+    strategy: str = "vpp-async"
+    max_in_flight: int | None = None
+    chunks: str | tuple[int, ...] | None = None
+    costs: str | None = None
+
+    def lags(self, pp: int) -> tuple[int, ...]:
+        """How far each rank lets later batches enter before one goes back, see :mod:`runtime.vllm_plugin.order`."""
+        from runtime.vllm_plugin.order import lags  # the compiler: only where something is folded
+
+        return lags(pp, self.strategy, self.max_in_flight)
+
+    def chunk_plan(self) -> ChunkPlan | None:
+        """The tuned chunks. Raises InputError for a file that has none."""
+        return None if self.chunks is None else read_chunk_plan(self.chunks, FILE)
+
+    def cost(self, layers: int) -> CostModel | None:
+        """The costs. Raises InputError for a file that has none for a model of so many layers."""
+        if self.costs is None:
+            return None
+        from vppc.costs.document import check_layers, read_cost  # with pydantic: only where something is priced
+
+        cost = read_cost(self.costs)
+        check_layers(cost, layers, file=self.costs)
+        return cost
 
     def layers(self, pp: int, layers: int) -> tuple[int, ...]:
         """How many layers each stage has, in the order in which a batch visits them: rank 0 to pp - 1, and back.
@@ -88,10 +119,20 @@ def read_settings(additional: Any) -> Shadow | Fold | None:
     most = section.get("max_in_flight")
     if most is not None and (type(most) is not int or most < 1):
         raise InputError(f"{most!r} is no number of batches", file=FILE, place="vppc.max_in_flight", remedy="1 or more")
-    return Fold(_ranges(additional.get(RANGES)), most)
+    strategy = section.get("strategy", "vpp-async")
+    if strategy not in FOLDING:
+        raise InputError(f"{strategy!r} does not fold", file=FILE, place="vppc.strategy", remedy=", ".join(FOLDING))
+    chunks = section.get("chunks")
+    if not isinstance(chunks, str | list | None):
+        raise InputError(f"{chunks!r} is no plan", file=FILE, place=PLACE, remedy="a schedule file, or a list of sizes")
+    costs = section.get("costs")
+    if not isinstance(costs, str | None):
+        raise InputError(f"{costs!r} is no file", file=FILE, place="vppc.costs", remedy="a cost file")
+    sizes = tuple(chunks) if isinstance(chunks, list) else chunks
+    return Fold(_ranges(additional.get(RANGES)), strategy, most, sizes, costs)
 
 
-def _ranges(given: Any) -> tuple[tuple[tuple[int, int], ...], ...] | None:
+def _ranges(given: Any) -> Ranges | None:
     if given is None:
         return None
     try:

@@ -17,6 +17,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.worker.cpu_worker import CPUWorker
 
 from runtime.runners.vllm.upstream import allocate_inputs
+from runtime.vllm_plugin.parts import Prompts
 from runtime.vllm_plugin.settings import Shadow, read_settings
 
 FORMAT, VERSION = "vppc.shadow", 1
@@ -66,24 +67,13 @@ class ShadowJournal:
             "pp": group.world_size,
             "chunk_size": runner.max_num_tokens,
         }
-        self._prompts: dict[str, int] = {}
+        self._prompts = Prompts()
         # line by line: vLLM ends its workers without asking
         self._file = (folder / f"rank-{group.rank_in_group}.jsonl").open("w", encoding="utf-8", buffering=1)
         self._file.write(json.dumps(header) + "\n")
 
     def add(self, output: SchedulerOutput, start: float, end: float) -> None:
         """A batch was computed from ``start`` to ``end``, in seconds since the epoch."""
-        for request in output.finished_req_ids:
-            self._prompts.pop(request, None)
-        begins = {}
-        for new in output.scheduled_new_reqs:
-            self._prompts[new.req_id] = len(new.prompt_token_ids or ())
-            begins[new.req_id] = new.num_computed_tokens
-        known = output.scheduled_cached_reqs
-        begins.update(zip(known.req_ids, known.num_computed_tokens, strict=True))
-        parts = [
-            [request, begins[request], tokens, self._prompts[request]]
-            for request, tokens in output.num_scheduled_tokens.items()
-        ]
+        parts = self._prompts.parts(output)
         if parts:
             self._file.write(json.dumps({"start": start, "end": end, "parts": parts}) + "\n")

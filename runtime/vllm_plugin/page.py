@@ -1,0 +1,110 @@
+"""The page: what the processes of a folded server show each other, numbers in a file that all of them map.
+
+A row of the engine's, and one of each rank's. Each number has one writer, and is written whole; a reader may see one of
+a row before another, which is good enough to be looked at, and nothing is decided by it.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+_FIELDS = 5
+_BYTES = 8
+
+
+class Doing(IntEnum):
+    """What a rank does: waiting for vLLM's next call, or one of our instructions."""
+
+    IDLE = 0
+    RECV = 1
+    FORWARD = 2
+    SAMPLE = 3
+
+
+def instruction(doing: Doing, chunk: int, stage: int) -> str:
+    """In words; a RECV is of what ``stage`` takes."""
+    return f"{doing.name} of chunk {chunk} {'for' if doing == Doing.RECV else 'on'} stage {stage}"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRow:
+    """``in_flight`` batches; one was for ``active`` seconds, and since ``since`` on the monotonic clock, 0 for none."""
+
+    in_flight: int
+    active: float
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """What the rank does or, idle, did last: on which chunk and stage, both from 0; -1 before the first. ``busy``
+    seconds went to FORWARDs and SAMPLEs. ``drift`` is None while unknown."""
+
+    doing: Doing
+    chunk: int
+    stage: int
+    busy: float
+    drift: float | None
+
+    def __str__(self) -> str:
+        if self.chunk < 0:
+            return "before its first chunk"
+        if self.doing == Doing.IDLE:
+            return f"after {instruction(Doing.FORWARD, self.chunk, self.stage)}, waiting for the engine"
+        return f"in {instruction(self.doing, self.chunk, self.stage)}"
+
+
+class Page:
+    """The page of an engine on ``pp`` ranks, see :func:`page_path`. Raises OSError where there is none."""
+
+    def __init__(self, path: Path, pp: int, *, create: bool = False) -> None:
+        self.path = path
+        self._rows = pp + 1
+        size = self._rows * _FIELDS * _BYTES
+        descriptor = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
+        try:
+            if create:
+                os.ftruncate(descriptor, size)
+            self._numbers = memoryview(mmap.mmap(descriptor, size)).cast("d")
+        finally:
+            os.close(descriptor)
+        if create:
+            for rank in range(self._rows - 1):
+                self.put_rank(rank, RankRow(Doing.IDLE, -1, -1, 0.0, None))
+
+    def put_engine(self, row: EngineRow) -> None:
+        self._numbers[0], self._numbers[1], self._numbers[2] = row.in_flight, row.active, row.since
+
+    def engine(self) -> EngineRow:
+        in_flight, active, since = self._numbers[:3]
+        return EngineRow(int(in_flight), active, since)
+
+    def put_rank(self, rank: int, row: RankRow) -> None:
+        drift = math.nan if row.drift is None else row.drift
+        for at, number in enumerate((row.doing, row.chunk, row.stage, row.busy, drift), (rank + 1) * _FIELDS):
+            self._numbers[at] = number
+
+    def ranks(self) -> list[RankRow]:
+        found = []
+        for at in range(_FIELDS, self._rows * _FIELDS, _FIELDS):
+            doing, chunk, stage, busy, drift = self._numbers[at : at + _FIELDS]
+            found.append(RankRow(Doing(int(doing)), int(chunk), int(stage), busy, None if math.isnan(drift) else drift))
+        return found
+
+    def remove(self) -> None:
+        """Take the page's name away; who has mapped it keeps it."""
+        with suppress(FileNotFoundError):
+            self.path.unlink()
+
+
+def page_path(config: Any) -> Path:
+    """By vLLM's name for the configuration, which goes with it into all processes."""
+    return Path(tempfile.gettempdir()) / f"vppc-{config.instance_id}"
