@@ -130,6 +130,29 @@ class TestPresets:
     def test_names_in_any_case(self) -> None:
         assert load_model("GLM-5.2").name == "glm-5.2"
 
+    @pytest.mark.parametrize(
+        ("published", "preset"),
+        [
+            ("Qwen/Qwen3-235B-A22B", "qwen3-235b-a22b"),
+            ("deepseek-ai/DeepSeek-V3.1", "deepseek-v3.1"),
+            ("zai-org/GLM-5.2", "glm-5.2"),
+        ],
+    )
+    def test_published_names(self, published: str, preset: str) -> None:
+        assert load_model(published) == load_model(preset)
+
+    def test_a_published_name_that_is_no_preset(self) -> None:
+        with pytest.raises(
+            InputError, match=r"unknown model 'Qwen/Qwen3-235B'\n  hint: did you mean qwen3-235b-a22b\?"
+        ):
+            load_model("Qwen/Qwen3-235B")
+
+    def test_a_folder_here_is_no_published_name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        Path("qwen/glm-5.2").mkdir(parents=True)
+        with pytest.raises(InputError, match=r"qwen/glm-5\.2/config\.json: cannot be read"):
+            load_model("qwen/glm-5.2")
+
     def test_an_unknown_name_is_told_the_names(self) -> None:
         with pytest.raises(InputError) as error:
             load_model("deepseek-v3-1")

@@ -184,7 +184,10 @@ FORMS = (
          '  hint: did you mean "prompt_tokens"?'),
         (OURS, '"cached_tokens"', '"cached-tokens"', '[2]: the key "cached-tokens" is unknown\n'
          '  hint: did you mean "cached_tokens"?'),
-        (OURS, '"prompt_tokens": 1,', '"prompt": 1,', '[1]: the key "prompt_tokens" is missing'),
+        (OURS, '"prompt_tokens": 1,', '"prompt": 1,', '[1]: the key "prompt_tokens" is missing\n'
+         '  hint: there is "prompt"; the keys are id, prompt_tokens, cached_tokens, arrival'),
+        (OURS, OURS, '{"requests": [{"id": "a", "tokens": 5}]}', 'requests[0]: the key "prompt_tokens" is missing\n'
+         '  hint: there is "tokens"; the keys are id, prompt_tokens, cached_tokens, arrival'),
         (OURS, '"prompt_tokens": 1,', '"tokens_prompt": 1, "prompttoken": 1,', '[1]: the key "prompttoken" is unknown\n'
          '  hint: did you mean "prompt_tokens"?'),
         (MOONCAKE, '"input_length": 1300, ', '"length": 1300, ', 'line 3: the key "input_length" is missing'),

@@ -204,6 +204,18 @@ def test_bad_usage(options: list[str], message: str, tmp_path: Path) -> None:
     assert isinstance(result.exception, VppcError) and str(result.exception).startswith(message)
 
 
+def test_a_trace_is_refused_once(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"timestamp": 0, "input_length": 655, "hash_ids": [1, 2]}\n' * 3)
+    result = CliRunner().invoke(command, ["--pp", "2", "--cost", COST, "-o", str(tmp_path / "out"), str(trace)])
+    assert result.output == ""
+    assert str(result.exception) == (
+        f"{trace}: is a Mooncake trace, whose lines are no requests\n"
+        "  hint: jq -c '{prompt_tokens: .input_length, arrival: (.timestamp / 1000)}' makes them such; "
+        "vppc serve-sim takes a trace as it is"
+    )
+
+
 def test_an_output_that_nobody_reads_ends_the_server() -> None:
     reader, descriptor = os.pipe()
     write = Writer(descriptor, "stdout", 0.2)

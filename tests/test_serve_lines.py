@@ -33,12 +33,16 @@ def test_requests_and_cancellations() -> None:
         ("{", "line 7: the JSON text ends too early"),
         ("[]", "line 7: a list is no request"),
         ("{}", 'line 7: the key "prompt_tokens" is missing'),
+        (
+            '{"id": "a", "tokens": 5}',
+            'line 7: the key "prompt_tokens" is missing\n  hint: there is "tokens"; the keys are ',
+        ),
         ('{"prompt_tokens": "5"}', "line 7: prompt_tokens: "),
         ('{"prompt_tokens": 5, "arrival": -1}', "line 7: arrival: "),
         ('{"cancel": 5}', "line 7: cancel: "),
         ("9" * (LONGEST + 1), f"line 7: is longer than {LONGEST:,} bytes"),
     ],
-    ids=["half", "list", "empty", "text", "past", "number", "long"],
+    ids=["half", "list", "empty", "other", "text", "past", "number", "long"],
 )
 def test_what_is_no_request(text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:

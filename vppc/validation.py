@@ -44,7 +44,7 @@ def validate(
     """A copy of ``value``, integers made floats where floats belong. Raises InputError when it does not fit.
 
     ``prefix`` is put before the JSON path of what is wrong, its separator included (``cost.``, ``line 3: ``).
-    ``known`` gives the keys that an object may have, by its location, to say what a misspelt key should be.
+    ``known`` gives the keys that an object has a meaning for, by its location, to say what another key should be.
     """
     try:
         return adapter.validate_python(value)
@@ -53,7 +53,8 @@ def validate(
         location: Location = first["loc"]
         if first["type"] == "missing":
             *location, key = location
-            problem, remedy = f"the key {shown(key)} is missing", _misspelt(str(key), first["input"])
+            keys = known(location) if known else ()
+            problem, remedy = f"the key {shown(key)} is missing", _misspelt(str(key), first["input"], keys)
         elif first["type"] == "extra_forbidden":
             *location, key = location
             problem, remedy = _unknown_key(str(key), known(location) if known else ())
@@ -134,10 +135,13 @@ def _unknown_key(key: str, known: Iterable[str]) -> tuple[str, str]:
     return f"the key {shown(key)} is unknown", remedy
 
 
-def _misspelt(missing: str, value: Any) -> str:
-    """What to do about a missing key: rename one that looks like it."""
+def _misspelt(missing: str, value: Any, known: Iterable[str]) -> str:
+    """What to do about a missing key: rename one that looks like it, or else one that is not ``known``."""
     close = _closest(missing, [key for key in value if isinstance(key, str)], _ALIKE)
-    return f"there is {shown(close)}: {_meant(missing)}" if close is not None else ""
+    if close is not None:
+        return f"there is {shown(close)}: {_meant(missing)}"
+    others = [shown(key) for key in value if key not in known] if known else []
+    return f"there is {', '.join(others)}; the keys are {', '.join(known)}" if others else ""
 
 
 def _closest(word: str, words: Iterable[str], likeness: float) -> str | None:

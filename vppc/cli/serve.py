@@ -12,12 +12,13 @@ from typing import BinaryIO
 
 import click
 
-from vppc.cli.compile import Machine
+from vppc.cli.machine import Machine
 from vppc.cli.number import COUNT, Number
 from vppc.costs.calibration import calibrate
 from vppc.costs.document import cost_json
 from vppc.errors import InputError
 from vppc.files import source_name, write_text
+from vppc.inputs.requests import is_mooncake
 from vppc.ir.placement import PLACEMENTS
 from vppc.ir.schedule import Model
 from vppc.models import load_model
@@ -196,15 +197,28 @@ def _require_torch() -> None:
 
 
 def _lines(path: str) -> BinaryIO:
-    """The input, for a thread that reads it: of stdin not the object that the interpreter closes when it ends."""
+    """The input, for a thread that reads it: of stdin not the object that the interpreter closes when it ends.
+
+    Raises InputError for a trace, whose lines would be refused one by one.
+    """
     try:
         if path != "-":
-            return open(path, "rb")
-        if sys.stdin is None:
+            stream = open(path, "rb")  # noqa: SIM115
+        elif sys.stdin is None:
             raise InputError("cannot be read: it is closed", file="stdin")
-        return open(sys.stdin.fileno(), "rb", closefd=False)
+        else:
+            stream = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", file=source_name(path)) from None
+    if stream.seekable() and is_mooncake(stream.peek().partition(b"\n")[0].decode(errors="replace")):
+        stream.close()
+        raise InputError(
+            "is a Mooncake trace, whose lines are no requests",
+            file=source_name(path),
+            remedy="jq -c '{prompt_tokens: .input_length, arrival: (.timestamp / 1000)}' makes them such; "
+            "vppc serve-sim takes a trace as it is",
+        )
+    return stream
 
 
 @contextmanager

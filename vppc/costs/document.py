@@ -143,6 +143,8 @@ def cost_schema() -> dict[str, Any]:
 
 
 def _known_keys(location: Location) -> Iterable[str]:
+    if not location:  # there, other keys are no mistakes
+        return ()
     return _SECTIONS[location[-1] if isinstance(location[-1], str) else location[-2]].__annotations__
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, NotRequired
 
 from pydantic import TypeAdapter, with_config
@@ -23,7 +24,7 @@ from vppc.formats import check_not_ours
 from vppc.inputs.azure import COLUMNS, is_header, parse_azure
 from vppc.inputs.mooncake import Record, parse_mooncake
 from vppc.ir.schedule import Request
-from vppc.json_text import loads, path_text, shown
+from vppc.json_text import Location, loads, path_text, shown
 from vppc.validation import OPEN, Count, Index, Seconds, check_spelling, validate
 
 
@@ -68,7 +69,7 @@ def parse_requests(
     prefixes of earlier ones cached. Raises InputError.
     """
     first = text.lstrip().partition("\n")[0].rstrip()
-    if _is_mooncake(first):
+    if is_mooncake(first):
         requests = parse_mooncake(text, file, prefix_hits=prefix_hits, limit=limit, block_tokens=block_tokens)
     elif prefix_hits:
         raise InputError(
@@ -87,13 +88,18 @@ def parse_requests(
     return requests
 
 
-def _is_mooncake(line: str) -> bool:
-    """Whether a line is an object of its own with a key of the trace's, or the beginning of one."""
+def _known_keys(location: Location) -> Iterable[str]:
+    """The keys of a request, for messages; of no other object."""
+    return _KEYS if location and isinstance(location[-1], int) else ()
+
+
+def is_mooncake(line: str) -> bool:
+    """Whether a line is an object with a key of the trace's and no prompt of ours, or the beginning of one."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
         return re.match(r'\s*\{\s*"(\w+)"\s*:', line) is not None and any(f'"{key}"' in line for key in _TRACED)
-    return isinstance(value, dict) and not value.keys().isdisjoint(_TRACED)
+    return isinstance(value, dict) and not value.keys().isdisjoint(_TRACED) and "prompt_tokens" not in value
 
 
 def _ours(text: str, file: str) -> tuple[Request, ...]:
@@ -104,7 +110,10 @@ def _ours(text: str, file: str) -> tuple[Request, ...]:
         check_not_ours(text, "a list of requests", file=file)
     for index, each in enumerate(listed if isinstance(listed, list) else ()):
         check_spelling(each, _KEYS, file=file, place=path_text((*where, index)))
-    prompts = validate(_OBJECT, document, file=file)["requests"] if where else validate(_LIST, document, file=file)
+    if where:
+        prompts = validate(_OBJECT, document, file=file, known=_known_keys)["requests"]
+    else:
+        prompts = validate(_LIST, document, file=file, known=_known_keys)
     taken = _ids(prompts, where, file)
     requests: list[Request] = []
     for index, prompt in enumerate(prompts):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
@@ -16,6 +17,8 @@ from vppc.json_text import loads
 from vppc.models.config import parse_config
 from vppc.models.spec import ModelSpec
 
+_PUBLISHED = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+
 
 def preset_names() -> tuple[str, ...]:
     """The models that need no config file."""
@@ -23,11 +26,12 @@ def preset_names() -> tuple[str, ...]:
 
 
 def load_model(name_or_path: str) -> ModelSpec:
-    """The model of a preset's name, a ``config.json`` (``-`` is stdin), or a folder that has one.
+    """The model of a preset's name, also behind an owner's as on Hugging Face; of a ``config.json`` (``-`` is stdin),
+    or of a folder that has one.
 
     Raises InputError for a name that is no preset, and for a config that cannot be read.
     """
-    preset = name_or_path.lower()
+    preset = (name_or_path.partition("/")[2] if _is_published(name_or_path) else name_or_path).lower()
     if preset in _presets():
         return parse_config(_presets()[preset], preset, f"preset {preset}")
     if not _is_path(name_or_path):
@@ -52,7 +56,14 @@ def _presets() -> dict[str, Any]:
 
 
 def _is_path(text: str) -> bool:
-    return text == "-" or text.endswith(".json") or os.path.basename(text) != text or os.path.exists(text)
+    if text == "-" or text.endswith(".json") or os.path.exists(text):
+        return True
+    return os.path.basename(text) != text and not _is_published(text)
+
+
+def _is_published(text: str) -> bool:
+    """Whether it is a model's name on Hugging Face, ``owner/name``, and no path here."""
+    return _PUBLISHED.fullmatch(text) is not None and not text.endswith(".json") and not os.path.exists(text)
 
 
 def _name_of(path: str) -> str:

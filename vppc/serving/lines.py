@@ -80,7 +80,7 @@ def parse_line(line: Line) -> Request | Cancel:
         return Cancel(cancel["cancel"], cancel.get("arrival", 0.0))
     if not isinstance(document, dict):
         raise InputError(f"{shown(document)} is no request", file=place, remedy='{"id": .., "prompt_tokens": ..}')
-    prompt = validate(_PROMPT, document, file=place)
+    prompt = validate(_PROMPT, document, file=place, known=lambda _: Prompt.__annotations__)
     extra: dict[str, Any] = {key: value for key, value in prompt.items() if key not in _NAMES}
     name = prompt.get("id", f"line-{line.number}")
     return Request(name, prompt["prompt_tokens"], prompt.get("cached_tokens", 0), prompt.get("arrival", 0.0), extra)
