@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the runtime needs torch")
+from examples.ascend_proof import Run, links_section, runs_section
+
+pytest.importorskip("torch", reason="the runtime needs torch")
 
 ROOT = Path(__file__).parents[1]
 
@@ -61,3 +63,37 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert "is not empty" in ended.stderr
     assert (tmp_path / "report.md").read_text() == "mine"
+
+
+def test_what_the_self_test_found_on_npus_is_told() -> None:
+    process = {
+        "device": "Ascend910_9382, 64.0 GiB",
+        "packages": [{"name": "torch", "version": "2.10.0"}, {"name": "vllm", "version": None}],
+        "communicators": 84 * 2**20,
+        "counted": 80 * 2**20,
+    }
+    channel = {"src": 0, "dst": 1, "latency": 2e-5, "bandwidth": 9e10, "bandwidth_all_at_once": 7.5e10}
+    doctor = {
+        "processes": [process] * 2,
+        "channels": [channel, {**channel, "src": 1, "dst": 0, "bandwidth": 7e10}],
+        "interference": 0.0312,
+        "settings": [{"name": "TASK_QUEUE_ENABLE", "problem": "launching takes longer"}, {"name": "X", "problem": ""}],
+    }
+    assert links_section(doctor).splitlines() == [
+        "## Machine and links",
+        "",
+        "* 2 x Ascend910_9382, 64.0 GiB",
+        "* torch 2.10.0",
+        "* slowest of 2 channels: 1 -> 0, 20.0 us and 70.00 GB/s; all at once 75.00 GB/s",
+        "* compute takes 3.1% longer beside transfers",
+        "* communicators took 84 MiB of device memory, 80 MiB counted",
+        "* **problem**: TASK_QUEUE_ENABLE launching takes longer",
+    ]
+
+
+def test_tokens_that_differ_are_shown() -> None:
+    runs = {name: Run(tokens, {"makespan": 2.0, "ranks": [{"bubble_ratio": 0.125}, {"bubble_ratio": 0.0}]})
+            for name, tokens in (("cpp", ["7", "9"]), ("vpp", ["7", "8"]))}  # fmt: skip
+    shown = runs_section(["7", "9"], runs, {"cpp": 1.5})
+    assert "| cpp | 7 9 (equal) | 1.5 s | 2 s | 12.5%, 0.0% |" in shown
+    assert "| vpp | 7 8 (**not equal**) |  | 2 s | 12.5%, 0.0% |" in shown

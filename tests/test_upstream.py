@@ -34,7 +34,7 @@ def test_a_package_has_what_ours_touches(wheel: str) -> None:
 
 
 def test_the_stand_in_has_the_signatures_of_the_real_one() -> None:
-    listed = [each for each in ENTRIES if each.wheel.startswith("torch-npu") and not each.module.endswith(".so")]
+    listed = [entry for entry in ENTRIES if entry.standin]
     assert len(listed) == 20
     assert problems(of_folder(STANDINS), listed) == []
 
@@ -57,6 +57,17 @@ class TestOurs:
         # a class of which methods are listed is listed
         listed = {(module, name.partition(".")[0]) for module, name in LISTED}
         assert imported - listed == {("", "vllm")}
+
+    def test_what_is_asked_of_the_profiler_is_listed(self) -> None:
+        """In what writes profiles ``npu`` is torch_npu."""
+        asked = {
+            (ast.unparse(node.value), node.attr)
+            for node in ast.walk(ast.parse((ROOT / "runtime" / "profiling.py").read_text(encoding="utf-8")))
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("npu", "npu.npu", "npu.profiler")
+        }
+        listed = {(module, name.partition(".")[0]) for module, name in LISTED}
+        assert ("npu.profiler", "profile") in asked
+        assert {(f"torch_{place}", name) for place, name in asked} <= listed
 
     def test_what_is_asked_of_a_device_is_listed(self) -> None:
         """``self.module`` is torch_npu.npu in what CUDA and NPUs share."""

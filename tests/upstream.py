@@ -35,12 +35,14 @@ Parameter = tuple[str, str, bool]
 
 
 class Entry(NamedTuple):
-    """A line of the list: the ``text`` that has to hold of ``module`` in ``wheel``, and where the list says so."""
+    """A line of the list: the ``text`` that has to hold of ``module`` in ``wheel``, and where the list says so; and
+    whether the tests' stand-in for the package is held to it, too."""
 
     wheel: str
     module: str
     text: str
     line: int
+    standin: bool
 
 
 def entries(path: Path = LIST) -> list[Entry]:
@@ -55,7 +57,7 @@ def entries(path: Path = LIST) -> list[Entry]:
             for each in lines:
                 place = text.index(each, place)
                 number = text.count("\n", 0, place) + 1
-                found += [Entry(wheel, module, each, number) for wheel in block["wheels"]]
+                found += [Entry(wheel, module, each, number, block.get("standin", False)) for wheel in block["wheels"]]
     return found
 
 
