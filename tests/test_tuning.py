@@ -28,7 +28,7 @@ from vppc.passes.strategies import Options
 from vppc.tuning.engines import Setting, engine_settings
 from vppc.tuning.prices import Prices
 from vppc.tuning.search import Search
-from vppc.tuning.tune import Task, Tuned, advice, placements, proven, tune
+from vppc.tuning.tune import Task, Tuned, advice, placements, proven, steps, tune
 from vppc.tuning.workload import Limits, Workload
 
 COST_FILE = str(Path(__file__).resolve().parents[1] / "examples" / "costs" / "deepseek-v3.1-910c-tp8.json")
@@ -238,7 +238,9 @@ def test_all_costs_together_are_compiled(cost: CostModel) -> None:
 
 def test_it_says_when_not_to_pipeline(cost: CostModel) -> None:
     task = Task(requests=(Request("r", 100),), cost=cost, model=MODEL, pp=2, effort=0.1)
-    results = tune(task)
+    done: list[str] = []
+    results = tune(task, lambda: done.append("step"))
+    assert len(done) == steps(task)
     assert {tuned.placement for tuned in results} == {"straight", "v", "zigzag", "loop"}
     sentences = list(advice(task, results))
     assert sentences[0].startswith("Do not use pipeline parallelism for this: one rank alone")
@@ -247,6 +249,7 @@ def test_it_says_when_not_to_pipeline(cost: CostModel) -> None:
 def test_placements_that_do_not_fit_are_left_out(cost: CostModel) -> None:
     task = Task(requests=(Request("r", 1),), cost=cost, model=MODEL, pp=20)
     assert placements(task) == [("straight", 1), ("v", 2), ("zigzag", 3), ("loop", 2), ("loop", 3)]
+    assert steps(task) == 5 + 1 + 1 + 1 + 2  # each looked at shortly, and two of a placement in full
     assert placements(replace(task, pp=1)) == [("straight", 1)]
     with pytest.raises(InputError, match="61 layers on 62 ranks"):
         placements(replace(task, pp=62))

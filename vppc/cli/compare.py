@@ -9,6 +9,7 @@ from pathlib import PurePath
 
 import click
 
+from vppc.cli.machine import NETWORK, note_context
 from vppc.cli.needs import check_needs, model_needs, picture_needs, strategy_needs
 from vppc.cli.number import COUNT, Number
 from vppc.cli.picture import THEMES, is_picture, write_picture
@@ -44,6 +45,7 @@ SIZES = (2048, 4096, 8192, 16384, 24576, 32768)
 @click.option("--tp", type=WAYS, default=1, show_default=True, help="With --model: devices a rank (tensor parallel).")
 @click.option("--ep", type=WAYS, default=1, show_default=True, help="With --model: devices that share the experts.")
 @click.option("--weight-dtype", help="With --model: dtype of the weights [default: the model's].")
+@NETWORK
 @click.option("--tokens", type=COUNT, multiple=True, help="Prompt length; repeatable [default: 64K to 512K].")
 @click.option("--requests", "files", metavar="FILE", multiple=True, help="A queue of prompts, as compile takes it.")
 @click.option(
@@ -98,6 +100,7 @@ def command(
     tp: int,
     ep: int,
     weight_dtype: str | None,
+    network: bool,
     tokens: tuple[int, ...],
     files: tuple[str, ...],
     prompts: int,
@@ -135,14 +138,17 @@ def command(
         raise InputError("a picture is no JSON", file=output or "", place="--json", remedy=remedy)
     check_needs(context, {**model_needs(models), **picture_needs(drawn)})
     check_one_stdin((*cost_files, *models, *dict.fromkeys(files)))
+    specs = [load_model(model) for model in models]
     priced = {read_cost(file): None for file in cost_files} | dict(
-        _modelled(load_model(model), device, tp, ep, weight_dtype) for model in models
+        _modelled(spec, device, tp, ep, weight_dtype, network) for spec in specs
     )
     if not priced:
         raise InputError("nothing says what anything takes", place="--cost", remedy="give --cost FILE or --model NAME")
     queues = [Queue(PurePath(source_name(file)).name, read_requests(file)) for file in dict.fromkeys(files)]
     lengths = tokens or (() if files else LENGTHS)
     queues += [equal_prompts(length, prompts) for length in dict.fromkeys(lengths)]
+    for spec in dict.fromkeys(specs):
+        note_context(spec, (request for queue in queues for request in queue.requests))
     queued = any(len(queue.requests) > 1 for queue in queues)
     chosen = dict.fromkeys(strategies or (QUEUED if queued else ALONE))
     check_needs(context, {**strategy_needs(chosen, measured_times), "prompts": ("--tokens", bool(lengths))})
@@ -180,9 +186,9 @@ def command(
 
 
 def _modelled(
-    spec: ModelSpec, device: str, tp: int, ep: int, weight_dtype: str | None
+    spec: ModelSpec, device: str, tp: int, ep: int, weight_dtype: str | None, network: bool
 ) -> tuple[CostModel, Machine | None]:
-    cost = roofline_cost(spec, find_device(device), tp=tp, ep=ep, weight_dtype=weight_dtype)
+    cost = roofline_cost(spec, find_device(device), tp=tp, ep=ep, weight_dtype=weight_dtype, network=network)
     return cost, Machine(spec, device, tp, ep, weight_dtype)
 
 

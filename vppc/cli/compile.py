@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from vppc.analysis.memory import check_memory, known_memory, memory_line
+from vppc.analysis.memory import known_memory, memory_line
+from vppc.cli.machine import NETWORK, Machine, note_context
 from vppc.cli.needs import Needs, check_needs, model_needs, strategy_needs
 from vppc.cli.number import COUNT, Number
 from vppc.compiler import compile_schedule, paper_cost
-from vppc.costs.devices import Device, find_device
-from vppc.costs.document import MOST_LAYERS, check_layers, read_cost
+from vppc.costs.document import MOST_LAYERS
 from vppc.costs.model import CostModel, OpCosts
-from vppc.costs.roofline import roofline_cost
 from vppc.errors import InputError
 from vppc.files import check_one_stdin, write_text
 from vppc.inputs.requests import read_requests
@@ -25,8 +24,7 @@ from vppc.ir.document import schedule_text
 from vppc.ir.partition import Ranges, read_ranges
 from vppc.ir.placement import PLACEMENTS
 from vppc.ir.schedule import Model, Request, Schedule
-from vppc.models import ModelSpec, load_model
-from vppc.models.payload import widest_payload
+from vppc.models import load_model
 from vppc.passes.strategies import (
     BALANCED,
     LAYER_SPLITS,
@@ -66,6 +64,7 @@ UNEVEN = 0.02
 @click.option("--tp", type=DEVICES_A_RANK, default=1, show_default=True, help="Devices a rank: tensor parallel ways.")
 @click.option("--ep", type=DEVICES_A_RANK, default=1, show_default=True, help="Expert parallel ways within a rank.")
 @click.option("--weight-dtype", help="Of --model's weights: bf16, fp8, w8a8 or fp32 [default: the config's].")
+@NETWORK
 @click.option("--chunk-size", type=COUNT, default=8192, show_default=True, help="Tokens a chunk, or dynamic budget.")
 @click.option("--token-budget", type=COUNT, help="Put short prompts together in chunks of at most this many tokens.")
 @click.option(
@@ -145,7 +144,7 @@ def command(
     options = Options(**{each.name: given[each.name] for each in fields(Options) if each.name in given})
     options = replace(options, split=layer_split)
     spec = load_model(model) if model is not None else None
-    machine = Machine(spec, given["device"], given["tp"], given["ep"], given["weight_dtype"])
+    machine = Machine(spec, given["device"], given["tp"], given["ep"], given["weight_dtype"], given["network"])
     if chunks is not None:
         if cost_file or model or options.strategy.startswith("dcpp"):
             raise InputError(
@@ -176,7 +175,7 @@ def command(
     )
     schedule = machine.fitting(schedule, priced=cost_file is None)
     write_text(output, schedule_text(schedule))
-    machine.warn(prompts)
+    note_context(spec, prompts)
     if output not in (None, "-"):
         count_of = sum(map(len, schedule.programs))
         click.echo(f"{output}: {count(count_of, 'instruction')} on {count(options.pp, 'rank')}, proven", err=True)
@@ -217,63 +216,6 @@ def _needs(given: Mapping[str, Any]) -> Needs:
         "transfer": ("--chunks", chunks),
         "prefix_hits": ("--requests", given["requests"] is not None),
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What the command line says of the model and of the devices that it is to run on."""
-
-    spec: ModelSpec | None
-    device: str | None
-    tp: int
-    ep: int
-    weight_dtype: str | None
-
-    def cost(self, file: str | None, layers: int | None) -> CostModel:
-        """The costs of a file, or of the model by roofline; of as many layers as are said to be there."""
-        if file is not None:
-            cost = read_cost(file)
-        elif self.spec is not None:
-            cost = roofline_cost(self.spec, self._device(), tp=self.tp, ep=self.ep, weight_dtype=self.weight_dtype)
-        else:
-            raise InputError(
-                "real prompts need costs",
-                place="--cost",
-                remedy="give --cost FILE, or --model NAME for costs by roofline",
-            )
-        for expected in (layers, self.spec.layers if self.spec is not None else None):
-            if expected is not None:
-                check_layers(cost, expected, file=file or "--layers")
-        return cost
-
-    def extra(self) -> dict[str, Any]:
-        """The keys of the schedule that say what this is."""
-        extra: dict[str, Any] = {"tp": self.tp} if self.tp > 1 else {}
-        if self.spec is not None:
-            extra["payload"] = widest_payload(self.spec, tp=self.tp)
-        return extra
-
-    def warn(self, prompts: tuple[Request, ...]) -> None:
-        """Say so when prompts are longer than what the model was published for."""
-        longest = max(request.prompt_tokens for request in prompts)
-        if self.spec is not None and self.spec.context and longest > self.spec.context:
-            click.echo(
-                f"note: a prompt has {count(longest, 'token')}, but {self.spec.name} is published for "
-                f"{count(self.spec.context)}: it needs rotary scaling",
-                err=True,
-            )
-
-    def fitting(self, schedule: Schedule, *, priced: bool) -> Schedule:
-        """The schedule with each rank's memory, if the device is known: named, or ``priced`` on.
-
-        Raises CheckFailed when it does not fit.
-        """
-        if self.spec is None or not (priced or self.device):
-            return schedule
-        return check_memory(schedule, self.spec, self._device(), tp=self.tp, ep=self.ep, weight_dtype=self.weight_dtype)
-
-    def _device(self) -> Device:
-        return find_device(self.device or "910c")
 
 
 def _ranges(text: str, options: Options, layers: int) -> Ranges:

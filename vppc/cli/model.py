@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 
 import click
 
+from vppc.cli.machine import NETWORK
 from vppc.cli.needs import check_needs
 from vppc.costs.devices import DEVICES, find_device
 from vppc.costs.document import cost_json
@@ -36,7 +37,7 @@ WAYS = click.IntRange(1, 65536)
     multiple=True,
     help="Part of a peak that is reached: matmul, attention, memory or link; repeat for more.",
 )
-@click.option("--network", is_flag=True, help="The network joins the pipeline ranks, not the links of a node.")
+@NETWORK
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.option(
     "-o", "--output", metavar="FILE", help="Also write the cost file; - writes it to stdout and nothing else."

@@ -43,7 +43,7 @@ def strategy_needs(strategies: Collection[str], measured_times: Collection[str])
 
 def model_needs(model: object) -> Needs:
     """What the options need that describe the devices of a model."""
-    names = ("device", "tp", "ep", "weight_dtype")
+    names = ("device", "tp", "ep", "weight_dtype", "network")
     return dict.fromkeys(names, ("--model", bool(model)))
 
 

@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 import click
 
-from vppc.cli.compile import Machine
+from vppc.cli.machine import NETWORK, Machine, note_context
 from vppc.cli.needs import check_needs, model_needs, picture_needs, strategy_needs
 from vppc.cli.number import COUNT, Number
 from vppc.cli.picture import THEMES, is_picture, write_picture
@@ -50,6 +50,7 @@ SECONDS = Number(min=0.0, max=1e9)
 @click.option("--tp", type=WAYS, default=1, show_default=True, help="With --model: devices a rank (tensor parallel).")
 @click.option("--ep", type=WAYS, default=1, show_default=True, help="With --model: devices that share the experts.")
 @click.option("--weight-dtype", help="With --model: dtype of the weights [default: the model's].")
+@NETWORK
 @click.option("--launch", type=SECONDS, help="Seconds that a forward takes to launch, in place of the costs'.")
 @click.option(
     "--strategy",
@@ -111,6 +112,7 @@ def command(
     tp: int,
     ep: int,
     weight_dtype: str | None,
+    network: bool,
     launch: float | None,
     strategies: tuple[str, ...],
     measured_times: tuple[str, ...],
@@ -157,8 +159,10 @@ def command(
         raise InputError("a picture is no JSON", file=output or "", place="--json", remedy=remedy)
     check_needs(context, {**model_needs(model), **picture_needs(drawn), **strategy_needs(strategies, measured_times)})
     check_one_stdin((cost_file, model, *dict.fromkeys(files)))
-    cost = _priced(Machine(load_model(model) if model else None, device, tp, ep, weight_dtype), cost_file, launch)
+    spec = load_model(model) if model else None
+    cost = _priced(Machine(spec, device, tp, ep, weight_dtype, network), cost_file, launch)
     workloads = list(_workloads(suites, files, limit, prefix_hits, users, rates, seed))
+    note_context(spec, (request for workload in workloads for request in workload.requests))
     settings = [
         Setting(cost, options, policy, patience, ttft_target, not whole_prompts)
         for options in (

@@ -8,7 +8,7 @@ from dataclasses import replace
 import click
 
 from vppc.analysis.memory import Memory, check_memory
-from vppc.cli.compile import Machine
+from vppc.cli.machine import NETWORK, Machine, note_context
 from vppc.cli.number import COUNT, Number
 from vppc.cli.progress import progress
 from vppc.costs.devices import GIB, find_device
@@ -23,7 +23,7 @@ from vppc.models import load_model
 from vppc.models.payload import payload_bytes, widest_payload
 from vppc.models.weights import Sharding, dtype_bytes
 from vppc.render.tuning import tuning_text
-from vppc.tuning.tune import Task, advice, placements, proven, tune
+from vppc.tuning.tune import Task, advice, proven, steps, tune
 from vppc.tuning.workload import Limits
 
 DEVICES_A_RANK = click.IntRange(1, 1024)
@@ -42,6 +42,7 @@ OBJECTIVES = {"throughput": 0.02, "both": 0.5, "ttft": 1.0}
 @click.option("--tp", type=DEVICES_A_RANK, default=1, show_default=True, help="Devices a rank: tensor parallel ways.")
 @click.option("--ep", type=DEVICES_A_RANK, default=1, show_default=True, help="Expert parallel ways within a rank.")
 @click.option("--weight-dtype", help="Of --model's weights: bf16, fp8, w8a8 or fp32 [default: the config's].")
+@NETWORK
 @click.option("--max-chunk", type=COUNT, default=32768, show_default=True, help="Largest chunk in tokens.")
 @click.option("--min-chunk", type=COUNT, default=64, show_default=True, help="Smallest chunk in tokens.")
 @click.option("--align", type=COUNT, default=64, show_default=True, help="Chunks are multiples of so many tokens.")
@@ -66,7 +67,7 @@ OBJECTIVES = {"throughput": 0.02, "both": 0.5, "ttft": 1.0}
 )
 @click.option("--robust", is_flag=True, help="Prefer schedules that lose little when costs are off.")
 @click.option("--exact", type=Number(0.1, 86400.0), metavar="SECONDS", help="Let a solver prove the order.")
-@click.option("--effort", type=Number(0.1, 100.0), default=1.0, show_default=True, help="Search longer.")
+@click.option("--effort", type=Number(0.1, 100.0), default=1.0, show_default=True, help="Search longer, or shorter.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.option("-o", "--output", metavar="FILE", help="Where to write the best schedule.")
 def command(
@@ -80,6 +81,7 @@ def command(
     tp: int,
     ep: int,
     weight_dtype: str | None,
+    network: bool,
     max_chunk: int,
     min_chunk: int,
     align: int,
@@ -104,6 +106,9 @@ def command(
     vppc tune --pp 4 --requests queue.json --cost cost.json --placement v
     vppc tune --pp 8 --tokens 524288 --model deepseek-v3.1 --tp 8 --ep 8 --weight-dtype w8a8 --memory 40
 
+    One prompt takes from seconds to a minute, a queue of long ones minutes, however small --effort: most of it goes to
+    short searches of 15 ways to place stages, which --placement and --vp leave out.
+
     The schedule is an ordinary one: verify, simulate, plot and run it. Two bounds come with every result: of any
     order of the same chunks on the same stages, and of any chunking on them.
     """
@@ -111,12 +116,13 @@ def command(
         raise InputError("give one of --tokens and --requests", remedy="--tokens L is one prompt, --requests FILE many")
     check_one_stdin((cost_file, model, requests))
     spec = load_model(model) if model is not None else None
-    machine = Machine(spec, device, tp, ep, weight_dtype)
+    machine = Machine(spec, device, tp, ep, weight_dtype, network)
     cost = machine.cost(cost_file, layers)
     if requests is not None:
         prompts = read_requests(requests)
     else:
         prompts = tuple(Request(f"r{index}", count) for index, count in enumerate(tokens))
+    note_context(spec, prompts)
     ranges = None
     if layer_ranges is not None and placement is not None:
         vp = vp if vp is not None else DEFAULT_VP[placement]
@@ -145,7 +151,7 @@ def command(
         robust=robust,
         extra=machine.extra(),
     )
-    with progress("tune", len({name for name, _ in placements(task)})) as done:
+    with progress("tune", steps(task)) as done:
         results = tune(task, done)
     best = results[0] if exact is None else proven(task, results[0], exact)
     results = (best, *results[1:])

@@ -111,7 +111,7 @@ def roofline_cost(
         head=_head(spec, sharding, dtype, device, rates),
         transfer=Linear(device.transfer_latency, payload_bytes(widest_payload(spec, tp=tp), tp) / pipe),
         launch=device.launch,
-        name=f"{spec.name}-{device.name}-tp{tp}" + (f"-ep{ep}" if ep > 1 else "") + f"-{dtype}",
+        name=f"{spec.name}-{device.name}-tp{tp}" + (f"-ep{ep}" if ep > 1 else "") + f"-{dtype}" + "-network" * network,
     )
 
 

@@ -6,6 +6,7 @@ reported is the simulated run of programs, not of the search's model of them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -46,6 +47,9 @@ _NEAR = 1.08
 
 _NEXT = 1.01
 """... and the second of a placement when it promises no more than the first, times this."""
+
+_FULL = 2
+"""Searches of a placement that are run in full, at most."""
 
 _QUICK = 0.5
 """Efforts below that are for quick looks only."""
@@ -180,23 +184,35 @@ def _vps(placement: str) -> list[int]:
     return [vp for vp in range(2, MOST_STAGES + 1) if placement == "loop" or vp > 2]
 
 
+def steps(task: Task) -> int:
+    """How often :func:`tune` calls ``done``: after every short search, and after every one in full."""
+    ways = len(task.workloads(task.limits))
+    short = Counter(name for name, _ in placements(task) for _ in range(ways))
+    return short.total() + sum(min(count, _FULL) for count in short.values())
+
+
 def tune(task: Task, done: Callable[[], object] = lambda: None) -> tuple[Tuned, ...]:
-    """The best schedule found of each placement, the best first; ``done`` is called after each placement.
+    """The best schedule found of each placement, the best first; ``done`` is called after each of :func:`steps`.
 
     Of a placement with several vp, the two that a short search likes best are searched in full; more quickly where it
-    likes another placement much better. With ``task.memory`` placements that do not fit are left out. Raises
-    CheckFailed when none fits.
+    likes another placement much better. With ``task.memory`` placements that do not fit are left out, and their steps.
+    Raises CheckFailed when none fits.
     """
     prices = Prices.of(task.cost)
     contest: dict[str, list[Search]] = {}
     for placement, vp in placements(task):
-        contest.setdefault(placement, []).extend(_searches(task, prices, placement, vp))
+        for search in _searches(task, prices, placement, vp):
+            search.promise()  # the short search, which it remembers
+            contest.setdefault(placement, []).append(search)
+            done()
     results = []
     for chosen in _chosen(contest.values()):
-        found = [tuned for search, quick in chosen for tuned in _fitting(task, prices, search, quick)]
+        found: list[Tuned] = []
+        for search, quick in chosen:
+            found += _fitting(task, prices, search, quick)
+            done()
         if found:
             results.append(min(found, key=lambda tuned: tuned.value))
-        done()
     if not results:
         raise CheckFailed((_too_little(task),))
     return tuple(sorted(results, key=lambda tuned: tuned.value))
@@ -204,12 +220,12 @@ def tune(task: Task, done: Callable[[], object] = lambda: None) -> tuple[Tuned, 
 
 def _chosen(contest: Iterable[list[Search]]) -> Iterator[list[tuple[Search, bool]]]:
     """Of each placement the two searches that promise most, and whether a quick look is enough."""
-    ranked = [sorted(searches, key=lambda search: search.promise()) for searches in contest if searches]
+    ranked = [sorted(searches, key=lambda search: search.promise()) for searches in contest]
     best = min((first.promise() for first, *_ in ranked), default=0.0)
     for first, *others in ranked:
         yield [
             (first, first.promise() > _NEAR * best),
-            *((second, second.promise() > _NEXT * first.promise()) for second in others[:1]),
+            *((second, second.promise() > _NEXT * first.promise()) for second in others[: _FULL - 1]),
         ]
 
 

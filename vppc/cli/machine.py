@@ -1,0 +1,108 @@
+"""The model and the devices that a command line speaks of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from vppc.analysis.memory import check_memory
+from vppc.costs.devices import Device, find_device
+from vppc.costs.document import check_layers, read_cost
+from vppc.costs.model import CostModel
+from vppc.costs.roofline import roofline_cost
+from vppc.errors import InputError
+from vppc.ir.schedule import Request, Schedule
+from vppc.models import ModelSpec
+from vppc.models.payload import widest_payload
+from vppc.render.tables import count
+
+NETWORK = click.option(
+    "--network", is_flag=True, help="Price transfers over the network between nodes, not over the links of a node."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the command line says of the model and of the devices that it is to run on."""
+
+    spec: ModelSpec | None
+    device: str | None
+    tp: int
+    ep: int
+    weight_dtype: str | None
+    network: bool = False
+
+    def cost(self, file: str | None, layers: int | None) -> CostModel:
+        """The costs of a file, or of the model by roofline; of as many layers as are said to be there."""
+        if file is not None:
+            if self.network:
+                raise InputError(
+                    "a cost file says itself what transfers take",
+                    place="--network",
+                    remedy="leave it out, or leave --cost out",
+                )
+            cost = read_cost(file)
+            self._note_ways(cost)
+        elif self.spec is not None:
+            cost = roofline_cost(
+                self.spec,
+                self._device(),
+                tp=self.tp,
+                ep=self.ep,
+                weight_dtype=self.weight_dtype,
+                network=self.network,
+            )
+        else:
+            raise InputError(
+                "real prompts need costs",
+                place="--cost",
+                remedy="give --cost FILE, or --model NAME for costs by roofline",
+            )
+        for expected in (layers, self.spec.layers if self.spec is not None else None):
+            if expected is not None:
+                check_layers(cost, expected, file=file or "--layers")
+        return cost
+
+    def extra(self) -> dict[str, Any]:
+        """The keys of the schedule that say what this is."""
+        extra: dict[str, Any] = {"tp": self.tp} if self.tp > 1 else {}
+        if self.spec is not None:
+            extra["payload"] = widest_payload(self.spec, tp=self.tp)
+        return extra
+
+    def fitting(self, schedule: Schedule, *, priced: bool) -> Schedule:
+        """The schedule with each rank's memory, if the device is known: named, or ``priced`` on.
+
+        Raises CheckFailed when it does not fit.
+        """
+        if self.spec is None or not (priced or self.device):
+            return schedule
+        return check_memory(schedule, self.spec, self._device(), tp=self.tp, ep=self.ep, weight_dtype=self.weight_dtype)
+
+    def _device(self) -> Device:
+        return find_device(self.device or "910c")
+
+    def _note_ways(self, cost: CostModel) -> None:
+        """Say so when costs are named after other parallel ways (``..-tp8-ep8``) than the command line has."""
+        for way, given in (("tp", self.tp), ("ep", self.ep)):
+            named = re.search(rf"(?<![a-z0-9]){way}(\d+)(?![a-z0-9])", cost.name.lower())
+            if named and int(named[1]) != given and (given > 1 or self.spec is not None):
+                click.echo(
+                    f"note: --{way} is {given}, but the costs are of {cost.name}: their times are those of {named[0]}",
+                    err=True,
+                )
+
+
+def note_context(spec: ModelSpec | None, prompts: Iterable[Request]) -> None:
+    """Say so when prompts are longer than what the model was published for."""
+    longest = max((request.prompt_tokens for request in prompts), default=0)
+    if spec is not None and spec.context and longest > spec.context:
+        click.echo(
+            f"note: a prompt has {count(longest, 'token')}, but {spec.name} is published for "
+            f"{count(spec.context)}: it needs rotary scaling",
+            err=True,
+        )
