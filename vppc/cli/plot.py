@@ -6,6 +6,7 @@ import click
 
 from vppc.cli.picture import THEMES, is_picture, not_drawn, write_picture
 from vppc.cli.runs import read_runs
+from vppc.cli.terminal import refuse_terminal
 from vppc.files import check_one_stdin
 from vppc.render.plot import Style, plot
 
@@ -50,6 +51,7 @@ def command(
     browser, resting on a part says what it is and why a rank waits. Several files are drawn one below the other, on
     one scale. FILE may also be the folder of a journal: the plan, if costs are known, and below it what was measured.
     """
+    refuse_terminal(output, "a drawing")
     if output is not None and output != "-" and not is_picture(output):
         raise not_drawn(output)
     check_one_stdin((*files, cost_file))

@@ -12,6 +12,7 @@ import click
 from vppc import __version__
 from vppc.cli.progress import progress
 from vppc.cli.runs import planned, read_subject
+from vppc.cli.terminal import refuse_terminal
 from vppc.errors import InputError
 from vppc.explain import (
     MOST_OPERATIONS,
@@ -55,6 +56,7 @@ def command(file: str, title: str | None, wanted: bool | None, cost_file: str | 
     stdin). The page has the headline numbers, a timeline to zoom, where each rank's time goes, bubbles by cause and
     phase, the critical path, chunk sizes, memory, what would help, and where all that comes from.
     """
+    refuse_terminal(output, "a page")
     if importlib.util.find_spec("bokeh") is None:
         raise InputError("the charts need Bokeh, which is not installed", remedy="pip install 'vppc[report]'")
     from vppc.render.html_report.run import Studied, run_page

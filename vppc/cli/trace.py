@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from vppc.cli.runs import read_runs
+from vppc.cli.terminal import refuse_terminal
 from vppc.files import write_text
 from vppc.render.chrome_trace import chrome_trace
 
@@ -23,4 +24,5 @@ def command(files: tuple[str, ...], cost_file: str | None, output: str | None) -
     FILE may also be the folder of a journal: the trace then has the plan, if costs are known, and what was measured.
     Several files share one trace. Flows lead along the transfers; counters show buffers in use and KV tokens held.
     """
+    refuse_terminal(output, "a trace")
     write_text(output, chrome_trace(read_runs(files, cost_file)))
