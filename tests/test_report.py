@@ -31,6 +31,7 @@ from vppc.models import load_model
 from vppc.render.tables import percent, seconds
 
 pytest.importorskip("bokeh", reason="the charts need Bokeh")
+from vppc.render.html_report.charts import PLAIN
 
 
 def saved(folder: Path, schedule: Schedule) -> str:
@@ -203,6 +204,7 @@ const plot = all.find(view => view.model.name == "timeline")
 const box = plot.frame.bbox, place = plot.el.getBoundingClientRect(), range = plot.model.x_range
 return {left: place.left + box.left, top: place.top + box.top, width: box.width, height: box.height,
         start: range.start, end: range.end,
+        transfers: plot.model.renderers.find(each => each.glyph.type == "Segment").glyph.line_alpha.value,
         labels: plot.model.renderers.filter(each => each.glyph.type == "Text")
                     .flatMap(each => [...each.data_source.data.text])}
 """
@@ -278,6 +280,7 @@ def test_a_browser_shows_the_page_without_a_network(chromium: Any, tmp_path: Pat
         "4 s to 6 s: 2 s",
     ]
     until(lambda: "C2 s0" in chromium.execute_script(PLOT)["labels"])
+    assert chromium.execute_script(PLOT)["transfers"] == PLAIN
 
 
 @pytest.mark.slow
@@ -292,12 +295,14 @@ def test_five_thousand_operations_zoom(chromium: Any, tmp_path: Path) -> None:
     plot = chromium.execute_script(PLOT)
     assert (plot["start"], plot["end"]) == (0, pytest.approx(price(schedule).makespan))
     assert plot["labels"] == []
+    assert until(lambda: chromium.execute_script(PLOT)["transfers"]) < PLAIN / 4  # else they would be all that is seen
     middle = int(plot["left"] + plot["width"] / 2), int(plot["top"] + plot["height"] / 2)
     for _ in range(3):
         ActionChains(chromium).scroll_from_origin(ScrollOrigin.from_viewport(*middle), 0, -600).perform()
     until(lambda: chromium.execute_script(PLOT)["labels"])
     zoomed = chromium.execute_script(PLOT)
     assert 0 < zoomed["end"] - zoomed["start"] < plot["end"] / 10
+    assert zoomed["transfers"] > 2 * plot["transfers"]
     assert (zoomed["start"] + zoomed["end"]) / 2 == pytest.approx(plot["end"] / 2, rel=0.01)
 
 

@@ -106,8 +106,8 @@ def command(
     vppc tune --pp 4 --requests queue.json --cost cost.json --placement v
     vppc tune --pp 8 --tokens 524288 --model deepseek-v3.1 --tp 8 --ep 8 --weight-dtype w8a8 --memory 40
 
-    One prompt takes from seconds to a minute, a queue of long ones minutes, however small --effort: most of it goes to
-    short searches of 15 ways to place stages, which --placement and --vp leave out.
+    It takes from seconds to minutes, about half of it for short searches of 15 ways to place the stages: --placement
+    and --vp leave out the others, --effort scales what comes after.
 
     The schedule is an ordinary one: verify, simulate, plot and run it. Two bounds come with every result: of any
     order of the same chunks on the same stages, and of any chunking on them.

@@ -52,10 +52,12 @@ MOST_LINES = 16
 """So many ranks have lines of their own in a chart."""
 MOST_HATCHED = 500
 """So many bubbles are hatched: patterns take a browser longer than all the rest."""
-LANE, GAP = 0.36, 0.46
-"""Half the height of a block, and of a bubble, in lanes."""
+LANE = 0.36
+"""Half the height of a block or a bubble, in lanes."""
+FAINT, PLAIN = 0.04, 0.5
+"""How opaque the lines of transfers are: where they would be all that is seen, and where there is room for them."""
 
-_LABELS = """
+_FIT = """
 clearTimeout(labels.tags[0])
 labels.tags[0] = setTimeout(() => {
   const d = blocks.data, scale = plot.inner_width / (range.end - range.start)
@@ -71,9 +73,15 @@ labels.tags[0] = setTimeout(() => {
     shown.text.push(text)
   }
   labels.data = shown
+
+  const {left, right} = moved.data_source.data
+  const crossing = left.filter((start, i) => start <= range.end && right[i] >= range.start).length
+  const room = plot.inner_width * (ranks - 1) / (crossing || 1)
+  moved.glyph.line_alpha = {value: Math.min(plain, Math.max(faint, plain * room / 24))}
 }, 100)
 """
-"""Shows the labels of the blocks in view that have room for them, once the view rests."""
+"""Shows the labels of the blocks in view that have room for them, and lines of transfers as plainly as they have room,
+once the view rests."""
 
 
 class Bars(NamedTuple):
@@ -158,16 +166,9 @@ def _timeline(run: Run, activity: Activity, bubbles: Sequence[Sequence[Bubble]],
         line_width=0.5,
         hover_line_color=LIGHT.ink,
     )
-    moved = plot.segment(
-        "left",
-        "bottom",
-        "right",
-        "top",
-        source=ColumnDataSource(_hop_columns(run, activity)),
-        line_color=LIGHT.ink,
-        line_alpha=0.5,
-        line_width=1.2,
-    )
+    line = {"line_color": LIGHT.ink, "line_width": 1.2}
+    hop_source = ColumnDataSource(_hop_columns(run, activity))
+    moved = plot.segment("left", "bottom", "right", "top", source=hop_source, line_alpha=FAINT, **line)
     labels = ColumnDataSource({key: [] for key in ("middle", "rank", "ink", "text")}, tags=[0])
     plot.text(
         "middle",
@@ -179,7 +180,8 @@ def _timeline(run: Run, activity: Activity, bubbles: Sequence[Sequence[Bubble]],
         text_baseline="middle",
         text_font_size="11px",
     )
-    fit = CustomJS(args={"labels": labels, "blocks": blocks, "plot": plot, "range": shown}, code=_LABELS)
+    seen = {"labels": labels, "blocks": blocks, "moved": moved, "plot": plot, "range": shown}
+    fit = CustomJS(args={**seen, "ranks": ranks, "faint": FAINT, "plain": PLAIN}, code=_FIT)
     shown.js_on_change("start", fit)
     shown.js_on_change("end", fit)
     plot.js_on_change("inner_width", fit)
@@ -210,8 +212,8 @@ def _timeline(run: Run, activity: Activity, bubbles: Sequence[Sequence[Bubble]],
         for cause in causes
     ]
     others = [("exposed transfer", [exposed])] if waits.data["left"] else []
-    if any(True for _ in hops(run)):
-        others.append(("transfer", [moved]))
+    if hop_source.data["left"]:
+        others.append(("transfer", [moved, plot.segment([0], [0], [0], [0], line_alpha=PLAIN, **line)]))
     legend = Legend(items=[*swatches, *others], orientation="horizontal")
     legend.click_policy = "hide"
     legend.location = "left"
@@ -374,8 +376,8 @@ def _bubble_columns(activity: Activity, bubbles: Sequence[Sequence[Bubble]]) -> 
             row = {
                 "left": start,
                 "right": end,
-                "bottom": rank + GAP,
-                "top": rank - GAP,
+                "bottom": rank + LANE,
+                "top": rank - LANE,
                 "rank": rank,
                 "color": CAUSE_COLORS[found[0].cause],
                 "cause": found[0].cause,
@@ -398,8 +400,8 @@ def _exposed_columns(activity: Activity) -> dict[str, list[Any]]:
                 values = (
                     start,
                     end,
-                    rank + GAP,
-                    rank - GAP,
+                    rank + LANE,
+                    rank - LANE,
                     rank,
                     f"C{chunk} s{stage}, rank {peer}",
                     _when(start, end),
