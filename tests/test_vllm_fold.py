@@ -323,15 +323,17 @@ def test_batches_are_as_planned(tmp_path: Path) -> None:
 @needs_vllm
 def test_folded_engines_make_what_one_worker_makes(tmp_path: Path) -> None:
     """Prompts of several chunks and of a part of one, batches that mix prompts and decodes, a prefix that is found
-    cached; two ranks with uneven stages that run far ahead, and three with planned chunks."""
+    cached; two ranks with uneven stages that run far ahead, and so few blocks of KV cache that requests are preempted;
+    three ranks with planned chunks."""
     model = str(write_checkpoint(tmp_path / "qwen3-moe", MODELS["qwen3-moe"]))
     random = Random(0)
     first = [random.randrange(300) for _ in range(300)]
-    prompts = [first, *([random.randrange(300) for _ in range(length)] for length in (9, 140, 1, 65))]
+    prompts = [first, *([random.randrange(300) for _ in range(length)] for length in (9, 140, 1, 65, 126, 127, 126))]
     prompts.append([*first[:256], 5, 6, 7])
     usual = {"max_num_batched_tokens": 64, "enable_prefix_caching": True}
     ranges = [[[0, 2], [12, LAYERS]], [[2, 7], [7, 12]]]
     folded = {**usual, "distributed_executor_backend": "mp"}
+    small = {"max_model_len": 384, "num_gpu_blocks_override": 5, "disable_log_stats": False}
     plain, *others = engines(
         tmp_path / "run",
         model,
@@ -340,6 +342,7 @@ def test_folded_engines_make_what_one_worker_makes(tmp_path: Path) -> None:
             usual,
             {
                 **folded,
+                **small,
                 "pipeline_parallel_size": 2,
                 "additional_config": {**FOLD, "vpp_layer_ranges": ranges, "vppc": {"strategy": "vpp-packed"}},
             },

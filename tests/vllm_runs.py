@@ -223,6 +223,9 @@ def generate(model: str, prompts: Sequence[Sequence[int]], options: Mapping[str,
     engine = LLM(model=model, **{**usual, **options})
     sampling = SamplingParams(temperature=0, max_tokens=TOKENS, logprobs=-1, ignore_eos=True, detokenize=False)
     answers = engine.generate([{"prompt_token_ids": list(prompt)} for prompt in prompts], sampling, use_tqdm=False)
+    if "num_gpu_blocks_override" in options:  # too few blocks for all, or it would not be given
+        (preempted,) = (each.value for each in engine.get_metrics() if each.name == "vllm:num_preemptions")
+        assert preempted > 0
     made = []
     for answer in answers:
         (output,) = answer.outputs

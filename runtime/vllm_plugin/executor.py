@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from multiprocessing.connection import wait
 from typing import Any
 
 from vllm.logger import init_logger
@@ -87,7 +88,8 @@ class FoldExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM is not ther
         super().shutdown()
 
     def _tell(self, page: Page) -> None:
-        died = [worker.proc.exitcode for worker in self.workers]
-        for rank, (code, row) in enumerate(zip(died, page.ranks(), strict=True)):
-            what = "is alive" if code is None else f"died (exit code {code})"
+        processes = [worker.proc for worker in self.workers]
+        died = wait([process.sentinel for process in processes], timeout=0.0)
+        for rank, (process, row) in enumerate(zip(processes, page.ranks(), strict=True)):
+            what = f"died (exit code {process.exitcode})" if process.sentinel in died else "is alive"
             log.error("rank %d %s, %s", rank, what, row)
