@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -20,7 +21,7 @@ from runtime.reference.prompts import Prompts, read_prompts
 from runtime.reference.weights import SeededWeights, Weights
 from runtime.runners.null import NullRunner
 from runtime.runners.protocol import Runner
-from runtime.runners.reference import ReferenceRunner
+from runtime.runners.reference import ReferenceRunner, long_attention
 from runtime.runners.timed import TimedRunner
 from runtime.runners.vllm import make_vllm_runner
 from vppc.errors import InputError
@@ -70,6 +71,8 @@ def reference_runner(arguments: Arguments, schedule: Plan, place: Place) -> Refe
         config, weights = small_model(schedule.model.layers), SeededWeights(arguments.seed)
     else:
         config, weights = read_config(arguments.model), Checkpoint(arguments.model)
+    if isinstance(schedule, Schedule) and place.device.type == "cpu" and place.rank == place.tensor.rank == 0:
+        sys.stderr.writelines(f"vppc-run: note: {line}\n" for line in long_attention(schedule))
     given = read_prompts(arguments.prompts) if arguments.prompts is not None else None
     prompts = Prompts(
         schedule.requests, config.vocabulary, given=given, seed=arguments.seed, file=arguments.prompts or ""

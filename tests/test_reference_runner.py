@@ -14,10 +14,14 @@ from checkpoints import CONFIGS
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from runtime.arguments import parse
+from runtime.clock import Clock
+from runtime.make_runner import Place, reference_runner
 from runtime.prefixes import prefix_parts
 from runtime.reference.batch import Batch
 from runtime.reference.config import ModelConfig, small_model
 from runtime.reference.config_json import parse_config
+from runtime.reference.parallel import ALONE
 from runtime.reference.prompts import Prompts, read_prompts
 from runtime.reference.weights import SeededWeights
 from runtime.runners.protocol import Buffer, Runner
@@ -451,3 +455,19 @@ class TestInputs:
 
 
 GOLDEN_PROMPT = [56, 53, 53, 53, 15, 70, 44]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "layers", "pairs"),
+    [((20_000, 20_000), 15, None), ((20_000, 30_000), 10, "0.7"), ((96 * 1024,), 4, "4.8"), ((8_000,), 61, None)],
+)
+def test_long_attention_on_a_cpu_is_said_once_before_it_begins(
+    tokens: tuple[int, ...], layers: int, pairs: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schedule = compiled([(each, 0) for each in tokens], layers, pp=2, chunk_size=max(tokens))
+    for rank in range(2):
+        reference_runner(parse(["plan.json"]), schedule, Place(rank, ALONE, torch.device("cpu"), Clock(0.0, 0.0)))
+    assert capsys.readouterr().err.splitlines() == [
+        f"vppc-run: note: the reference runner attends to {pairs} billion pairs of tokens in each of {layers} layers, "
+        "which takes CPUs minutes to hours; --runner timed takes as long as the costs say"
+    ] * (pairs is not None)

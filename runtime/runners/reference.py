@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -18,7 +18,10 @@ from runtime.reference.prompts import Prompts
 from runtime.reference.weights import Loader, Weights
 from runtime.runners.protocol import Buffer, TensorSpec
 from vppc.errors import InputError
-from vppc.ir.schedule import Part
+from vppc.ir.schedule import Part, Schedule
+
+_PATIENCE = 6 * 10**9
+"""Pairs of tokens times layers: a minute on two CPU cores with the small model."""
 
 
 class ReferenceRunner:
@@ -173,6 +176,17 @@ class Capacities:
 
     def __getitem__(self, request: int) -> int:
         return max(self._requests[request].prompt_tokens, self._decoded.get(request, 0))
+
+
+def long_attention(schedule: Schedule) -> Iterator[str]:
+    """That the attention of a schedule takes CPUs very long, if it does: it grows with the square of a prompt."""
+    pairs = sum(request.prompt_tokens**2 // 2 for request in schedule.requests)
+    if pairs * schedule.model.layers > _PATIENCE:
+        yield (
+            f"the reference runner attends to {pairs / 1e9:,.1f} billion pairs of tokens in each of "
+            f"{schedule.model.layers} layers, which takes CPUs minutes to hours; --runner timed takes as long as the "
+            "costs say"
+        )
 
 
 def _computed_rows(buffer: Tensor, batch: Batch) -> Tensor:
