@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vppc.render.tables import count, percent, seconds, table
+from vppc.render.tables import count, percent, seconds, signed_percent, table
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,14 @@ def test_seconds_reads_back_to_four_digits(value: float) -> None:
 )
 def test_percent(ratio: float, text: str) -> None:
     assert percent(ratio) == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(0.086, "+8.6%"), (-0.003, "-0.3%"), (0.0, "0.0%"), (-0.0004, "0.0%"), (0.0004, "0.0%"), (float("inf"), "+inf%")],
+)
+def test_signed_percent(ratio: float, text: str) -> None:
+    assert signed_percent(ratio) == text
 
 
 def test_count() -> None:

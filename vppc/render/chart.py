@@ -12,6 +12,8 @@ from vppc.render.timeline import round_step
 
 _TICK = 34.0
 """Pixels between the values on an axis, at least."""
+_WIDEST = 96.0
+"""Pixels of a bar, at most: those of one group alone fill half of the frame, and few look like bars still."""
 _LABEL = 5.6
 """Pixels of a letter of a label."""
 
@@ -98,7 +100,7 @@ class Frame:
         """Groups of bars side by side, each with its name below."""
         room = self.width / len(groups)
         for index, (name, bars) in enumerate(groups):
-            wide = min(44.0, 0.86 * room / max(len(bars), 1))
+            wide = min(_WIDEST, 0.86 * room / max(len(bars), 1))
             left = self.left + room * (index + 0.5) - wide * len(bars) / 2
             for place, bar in enumerate(bars):
                 yield from self._bar(bar, left + place * wide, wide)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from vppc.compare import Outcome, Row, gain
-from vppc.render.tables import count, percent, printable, seconds, table
+from vppc.render.tables import count, percent, printable, seconds, signed_percent, table
 
 _RANKS_SHOWN = 4
 """Of more ranks, only the least and the greatest bubble are shown."""
@@ -21,6 +21,7 @@ def comparison_text(rows: Sequence[Row], subject: str) -> str:
         blocks += ["\n".join(edges)] if (edges := list(_edges(mine))) else []
         if any(row.case.contestant != subject for row in mine):
             blocks.append(f"{subject} gains over\n\n{_gains(mine, subject)}")
+        blocks += [verdict] if (verdict := _verdict(mine)) else []
     blocks += ["\n".join(refusals)] if (refusals := list(dict.fromkeys(_refusals(rows)))) else []
     return "\n\n".join(blocks)
 
@@ -47,7 +48,7 @@ def _edges(rows: Sequence[Row]) -> Iterator[str]:
 def _makespans(rows: Sequence[Row]) -> str:
     sizes = [count(outcome.case.options.chunk_size) for outcome in rows[0].outcomes]
     return table(
-        ("prompts", "strategy", *sizes, "chunks", "tokens/s", "efficiency", "bubble of ranks"),
+        ("queue", "strategy", *sizes, "chunks", "tokens/s", "efficiency", "bubble of ranks"),
         (
             (row.case.queue.name, row.case.contestant, *(_makespan(o, row) for o in row.outcomes), *_best(row.best))
             for row in rows
@@ -85,11 +86,23 @@ def _gains(rows: Sequence[Row], subject: str) -> str:
                 equal = (gain(a, b) for a, b in zip(ours.outcomes, other.outcomes, strict=True))
                 shown = (_signed(part) for part in (*equal, ours.gain_over(other)))
                 lines.append((queue.name, other.case.contestant, *shown))
-    return table(("prompts", "strategy", *sizes, "each at its best"), lines, align="><")
+    return table(("queue", "strategy", *sizes, "each at its best"), lines, align="><")
+
+
+def _verdict(rows: Sequence[Row]) -> str:
+    """Which contestant is the quickest for which queue, by how much over the next; empty where there is no next."""
+    won: dict[str, list[str]] = {}
+    for queue, group in groupby(rows, key=lambda row: row.case.queue):
+        ranked = sorted((row for row in group if row.best.report is not None), key=lambda row: row.best.makespan)
+        if len(ranked) > 1:
+            best, second, *_ = ranked
+            ahead = f"{_signed(best.gain_over(second))} over {second.case.contestant}"
+            won.setdefault(best.case.contestant, []).append(f"{printable(queue.name)} ({ahead})")
+    return "quickest: " + "; ".join(f"{name} for {', '.join(where)}" for name, where in won.items()) if won else ""
 
 
 def _signed(part: float | None) -> str:
-    return "" if part is None else f"{100 * part:+.1f}%"
+    return "" if part is None else signed_percent(part)
 
 
 def _refusals(rows: Sequence[Row]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from vppc.render.chart import Bar, Frame, Part, Point, Series, legend
 from vppc.render.page import picture
 from vppc.render.palette import chart_stylesheet
 from vppc.render.svg import text
-from vppc.render.tables import count, percent, seconds
+from vppc.render.tables import count, percent, seconds, signed_percent
 
 WIDTH = 1100
 LEFT, RIGHT, TOP = 52.0, 16.0, 14.0
@@ -81,7 +81,7 @@ def _bars(rows: list[Row], series: dict[str, Series], bar: Bars) -> list[Bar]:
 def _throughput(best: Outcome, base: Outcome, series: Series) -> Bar:
     over = gain(best, base) or 0.0
     words = f"{_words(best)}\n{best.throughput:,.4g} tokens a second, efficiency {percent(_report(best).efficiency)}"
-    above = f"{100 * over:+.1f}%" if best is not base else ""
+    above = signed_percent(over) if best is not base else ""
     return Bar(series, (Part(1.0 + over, "", words),), above, size_label(best.case.options.chunk_size))
 
 
@@ -102,7 +102,7 @@ def _first_token(best: Outcome, base: Outcome, series: Series) -> Bar:
     mine, unit = (fmean(each for each in _report(one).ttft if each is not None) for one in (best, base))
     part = mine / unit if unit else 1.0
     words = f"{_words(best)}\nmean time to first token {seconds(mine)}"
-    return Bar(series, (Part(part, "", words),), "" if best is base else f"{100 * (part - 1):+.1f}%")
+    return Bar(series, (Part(part, "", words),), "" if best is base else signed_percent(part - 1))
 
 
 def _report(outcome: Outcome) -> Report:

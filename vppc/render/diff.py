@@ -15,7 +15,7 @@ from vppc.ir.schedule import Op
 from vppc.profiles.measured import Difference, differences
 from vppc.render.lanes import Run
 from vppc.render.profile import differences_table
-from vppc.render.tables import count, percent, printable, seconds, signed, table
+from vppc.render.tables import count, percent, printable, seconds, signed, signed_percent, table
 
 LISTED_RANKS = 16
 """So many ranks are compared one by one; of more, the first."""
@@ -197,7 +197,7 @@ def _mean(tokens: tuple[float | None, ...]) -> float:
 def _ratio(ours: float, theirs: float) -> str:
     if ours == theirs:
         return "same"
-    return f"{100 * (theirs / ours - 1):+.1f}%" if ours else ""
+    return signed_percent(theirs / ours - 1) if ours else ""
 
 
 def _fork_json(found: Fork) -> dict[str, Any]:

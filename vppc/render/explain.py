@@ -16,7 +16,7 @@ from vppc.ir.assembly import instruction_lines
 from vppc.ir.instruction import FORWARD, RECV, SEND, WAIT
 from vppc.ir.schedule import Schedule
 from vppc.render.lanes import awaits
-from vppc.render.tables import count, percent, printable, seconds, table
+from vppc.render.tables import count, percent, printable, seconds, signed_percent, table
 
 LONGEST = 5
 """So many waits of a run are told in words."""
@@ -145,7 +145,7 @@ def steps_text(steps: Sequence[Step]) -> str:
         after = step.makespan
         change = ""
         if after is not None and before:
-            change = "as before" if abs(after / before - 1) < NEGLIGIBLE else f"{100 * (after / before - 1):+.1f}%"
+            change = "as before" if abs(after / before - 1) < NEGLIGIBLE else signed_percent(after / before - 1)
         rows.append((step.name, _made(step.schedule), "" if after is None else seconds(after), change))
         before = after if after is not None else before
     return f"what each pass did\n{table(('pass', 'made', 'makespan', ''), rows, '<<>>')}"

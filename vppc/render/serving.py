@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from vppc.render.tables import count, percent, printable, seconds, table
+from vppc.render.tables import count, percent, printable, seconds, signed_percent, table
 from vppc.serving.contest import Entry, Served
 from vppc.serving.metrics import ServingReport
 from vppc.serving.workloads import Workload
@@ -114,7 +114,7 @@ def _ranks(done: list[tuple[Entry, ServingReport]]) -> str:
 def _gains(entries: list[Entry], subject: str) -> str:
     ours = next(entry for entry in entries if entry.contestant == subject)
     others = [(entry.contestant, ours.gain_over(entry)) for entry in entries if entry is not ours]
-    said = [(name, signed(part)) for name, part in others if part is not None]
+    said = [(name, signed_percent(part)) for name, part in others if part is not None]
     if not said:
         return ""
     if ours.workload.rate is None:
@@ -135,7 +135,7 @@ def _by_depth(levels: list[list[Entry]], subject: str) -> str:
                 pace(ours.workload),
                 "" if report is None else f"{report.depth:.1f}",
                 "" if report is None else rate(report.throughput),
-                *("" if part is None else signed(part) for part in gains),
+                *("" if part is None else signed_percent(part) for part in gains),
             )
         )
     return table(("requests come", "in system", "tokens/s", *(f"beside {name}" for name in others)), lines)
@@ -144,8 +144,3 @@ def _by_depth(levels: list[list[Entry]], subject: str) -> str:
 def rate(value: float) -> str:
     """A rate a second: whole from 100 on, else three digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def signed(part: float) -> str:
-    """A gain as a percentage with its sign."""
-    return f"{100 * part:+.1f}%"

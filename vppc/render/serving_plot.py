@@ -14,9 +14,9 @@ from vppc.render.chart import Bar, Frame, Part, Point, Series, legend
 from vppc.render.comparison_plot import BARS, LEFT, LINES, RIGHT, TOP, WIDTH, series_of, size_label
 from vppc.render.page import picture
 from vppc.render.palette import chart_stylesheet
-from vppc.render.serving import pace, rate, signed
+from vppc.render.serving import pace, rate
 from vppc.render.svg import text
-from vppc.render.tables import count, percent, seconds
+from vppc.render.tables import count, percent, seconds, signed_percent
 from vppc.serving.contest import Entry, Served
 from vppc.serving.metrics import ServingReport
 from vppc.serving.workloads import Workload
@@ -70,7 +70,7 @@ def _bars(level: list[Entry], series: dict[str, Series], bar: Bars) -> list[Bar]
 def _throughput(served: Served, report: ServingReport, base: ServingReport, series: Series) -> Bar:
     over = report.throughput / base.throughput - 1 if base.throughput else 0.0
     words = f"{_words(served, report)}\n{rate(report.throughput)} tokens a second"
-    above = signed(over) if report is not base else ""
+    above = signed_percent(over) if report is not base else ""
     return Bar(series, (Part(1.0 + over, "", words),), above, size_label(served.chunk_size))
 
 
@@ -81,7 +81,7 @@ def _first_token(served: Served, report: ServingReport, base: ServingReport, ser
         f"{_words(served, report)}\ntime to first token: mean {seconds(ttft.mean)}, P50 {seconds(ttft.p50)}, "
         f"P90 {seconds(ttft.p90)}, P99 {seconds(ttft.p99)}\nqueueing: mean {seconds(report.queueing.mean)}"
     )
-    return Bar(series, (Part(part, "", words),), "" if report is base else signed(part - 1))
+    return Bar(series, (Part(part, "", words),), "" if report is base else signed_percent(part - 1))
 
 
 def _use(served: Served, report: ServingReport, base: ServingReport, series: Series) -> Bar:

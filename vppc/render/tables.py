@@ -32,6 +32,12 @@ def percent(ratio: float) -> str:
     return f"{100 * ratio:.{decimals}f}%"
 
 
+def signed_percent(ratio: float) -> str:
+    """A gain or a loss as a percentage with its sign: ``+8.6%``, ``-0.3%``, and ``0.0%`` for what is neither."""
+    text = f"{100 * ratio:+.1f}%"
+    return "0.0%" if text[1:] == "0.0%" else text
+
+
 def count(number: int, noun: str = "") -> str:
     """A whole number with thousands separated, and what it counts: ``24,576``, ``1 chunk``, ``8 chunks``."""
     if not noun:

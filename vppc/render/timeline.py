@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -134,15 +134,16 @@ class _Drawing:
         lanes = [self._lane(rank) for rank in range(len(self.schedule.programs))]
         yield self._labels("", ticks)
         yield self._axis(ticks)
+        cells = [[self._cell(lane, column) for column in range(self.columns)] for lane in lanes]
         for rank, lane in enumerate(lanes):
             idle = self.columns - sum(lane.busy) - sum(lane.exposed) if self.seconds else 0.0
             bubble = percent(max(idle, 0.0) / self.columns)
-            yield f"{f'rank {rank}':<{self.margin}}{self._drawn(lane)}  {bubble:>6}"
+            yield f"{f'rank {rank}':<{self.margin}}{self._drawn(lane, cells[rank])}  {bubble:>6}"
         crowded = any(lane.crowded for lane in lanes)
         if crowded:
             yield from self._progress(ticks, lanes)
         yield ""
-        yield from self._legend(crowded)
+        yield from self._legend(crowded, {cell.glyph for row in cells for cell in row})
         yield from self._requests()
 
     def _lane(self, rank: int) -> _Lane:
@@ -172,10 +173,9 @@ class _Drawing:
         for column in range(max(0, int(start)), min(math.ceil(end), self.columns)):
             yield column, min(end, column + 1) - max(start, column)
 
-    def _drawn(self, lane: _Lane) -> str:
+    def _drawn(self, lane: _Lane, cells: Sequence[_Cell]) -> str:
         """The lane as text, one character a column."""
-        cells = groupby(self._cell(lane, column) for column in range(self.columns))
-        return "".join(self._piece(lane, cell, sum(1 for _ in columns)) for cell, columns in cells)
+        return "".join(self._piece(lane, cell, sum(1 for _ in columns)) for cell, columns in groupby(cells))
 
     def _cell(self, lane: _Lane, column: int) -> _Cell:
         busy, exposed, owner = lane.busy[column], lane.exposed[column], lane.owner[column]
@@ -241,13 +241,15 @@ class _Drawing:
             labels = [str(events[count - 1][1]) if count else "-" for count in before]
             yield self._labels(name, zip((seconds for seconds, _ in ticks), labels, strict=True))
 
-    def _legend(self, crowded: bool) -> Iterator[str]:
+    def _legend(self, crowded: bool, shown: Set[str]) -> Iterator[str]:
+        """What blocks mean, and the glyphs ``shown`` beside them."""
         pp, glyphs, stages = self.schedule.pp, self.glyphs, len(self.schedule.stages)
         sweeps = [f"s{first}-s{first + pp - 1}" if pp > 1 else f"s{first}" for first in range(0, stages, pp)]
         fills = zip((glyphs.even, glyphs.odd), _TINTS[0], (sweeps[::2], sweeps[1::2]), strict=True)
         keys = ["blocks: chunk.stage"]
         keys += [f"{self._swatch(fill, tint)} {', '.join(names)}" for fill, tint, names in fills if names]
-        keys += [f"{glyphs.bubble} bubble", f"{glyphs.exposed} exposed transfer"]
+        waits = ((glyphs.bubble, "bubble"), (glyphs.exposed, "exposed transfer"))
+        keys += [f"{glyph} {name}" for glyph, name in waits if glyph in shown]
         if crowded:
             keys += [
                 f"{glyphs.bars[0]} to {glyphs.bars[-1]} how busy",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from vppc.ir.partition import write_flat
 from vppc.render.report import report_text
-from vppc.render.tables import count, percent, seconds, table
+from vppc.render.tables import count, percent, seconds, signed_percent, table
 from vppc.tuning.engines import engine_settings
 from vppc.tuning.tune import Tuned
 
@@ -37,7 +37,7 @@ def _placements(results: Sequence[Tuned]) -> str:
                 percent(tuned.report.efficiency),
                 percent(max(0.0, 1.0 - tuned.report.bound.seconds / tuned.report.makespan)),
                 percent(tuned.gap),
-                f"{tuned.robustness.mean / tuned.robustness.expected - 1.0:+.1%}"
+                f"{signed_percent(tuned.robustness.mean / tuned.robustness.expected - 1.0)}"
                 f" +- {percent(tuned.robustness.spread / tuned.robustness.expected)}",
             )
             for tuned in results

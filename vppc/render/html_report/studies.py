@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 from vppc.errors import InputError
 from vppc.render.html_report import charts
 from vppc.render.html_report.page import Page, Section, html_table, paragraph
-from vppc.render.tables import count, percent, seconds
+from vppc.render.tables import count, percent, seconds, signed_percent
 from vppc.validation import OPEN, Count, Seconds, validate
 
 
@@ -236,7 +236,7 @@ def _bests(rows: Sequence[RowDocument]) -> str:
                 count(best.get("chunks", 0)),
                 seconds(best["makespan"]),
                 percent(best.get("efficiency", 0.0)),
-                f"{100 * gain:+.1f}%",
+                signed_percent(gain),
             )
         )
     headers = ("strategy", "best chunk size", "chunks", "makespan", "efficiency", "throughput to the first")
