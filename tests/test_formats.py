@@ -18,7 +18,7 @@ READERS = {
     "a cost file": (["compile", "--pp", "2", "--tokens", "8K", "--cost", "FILE"],),
     "a model's config": (["model", "FILE"], ["compile", "--pp", "2", "--tokens", "8K", "--model", "FILE"]),
     "a list of requests": (["compile", "--pp", "2", "--model", "qwen3-235b-a22b", "--requests", "FILE"],),
-    "a profile": (["profile", "FILE"],),
+    "a journal's folder or a profile": (["profile", "FILE"],),
     "a table": (["calibrate", "FILE"],),
 }
 

@@ -164,7 +164,7 @@ def _read_file(path: str, step: str | None) -> list[RankProfile]:
     """The ranks that one file tells of; what it is shows in its first bytes."""
     with open_bytes(path) as stream:
         head = stream.read(1 << 16).lstrip(b"\xef\xbb\xbf \t\r\n")
-    check_not_ours(head.decode(errors="replace"), "a profile", file=path)
+    check_not_ours(head.decode(errors="replace"), "a journal's folder or a profile", file=path)
     name = Path(path).name
     if head[:1] == b"[" or (head[:1] == b"{" and (b'"traceEvents"' in head or b'"schemaVersion"' in head)):
         return [_of_trace(Path(path), read_trace(path, step))]
