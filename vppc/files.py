@@ -36,7 +36,7 @@ def source_name(path: str) -> str:
 
 def read_bytes(path: str) -> bytes:
     """The bytes of a file, or of stdin for ``-``. Raises InputError when it cannot be read, or has no end."""
-    if os.path.isfile(schedule := os.path.join(path, "schedule.json")):
+    if path != "-" and os.path.isfile(schedule := os.path.join(path, "schedule.json")):
         raise InputError(
             "is the folder of a journal, not a file",
             file=path,
