@@ -60,6 +60,12 @@ def test_a_network_is_of_costs_by_roofline(command: str, tmp_path: Path) -> None
         assert str(error).startswith("--network: a cost file says itself what transfers take")
 
 
+def test_a_server_refuses_it_too_before_it_starts() -> None:
+    error = CliRunner().invoke(vppc, ["serve", "--pp", "2", "--cost", COST, "--network", "-"]).exception
+    assert isinstance(error, InputError)
+    assert error.place == "--network"
+
+
 @pytest.mark.parametrize("command", QUICK)
 def test_a_prompt_longer_than_the_models_context_is_noted(command: str, tmp_path: Path) -> None:
     note = "note: a prompt has 131,073 tokens, but llama-3.1-70b is published for 131,072: it needs rotary scaling\n"

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import click
 
-from vppc.cli.machine import Machine
+from vppc.cli.machine import NETWORK, Machine
 from vppc.cli.number import COUNT, Number
 from vppc.costs.calibration import calibrate
 from vppc.costs.document import cost_json
@@ -47,6 +47,7 @@ RUNNERS = ("reference", "timed", "null", "vllm")
 @click.option("--model", metavar="NAME|FILE", help="A preset or a Hugging Face config.json; prices it if no --cost.")
 @click.option("--cost", "cost_file", metavar="FILE", help="Cost file: seconds of a layer and of a transfer.")
 @click.option("--device", "priced_on", help="Price --model on it if no --cost [default: 910c].")
+@NETWORK
 @click.option("--tp", type=DEVICES_A_RANK, default=1, show_default=True, help="Processes a rank: tensor parallel ways.")
 @click.option("--chunk-size", type=COUNT, default=8192, show_default=True, help="Tokens a chunk.")
 @click.option("--whole-prompts", is_flag=True, help="A chunk holds several prompts only if they are whole.")
@@ -83,6 +84,7 @@ def command(
     model: str | None,
     cost_file: str | None,
     priced_on: str | None,
+    network: bool,
     tp: int,
     chunk_size: int,
     whole_prompts: bool,
@@ -125,7 +127,7 @@ def command(
     vppc serve --pp 4 --tp 2 --attach HOST:29500 --cost cost.json
     """
     spec = load_model(model) if model is not None else None
-    machine = Machine(spec, priced_on, tp, 1, None)
+    machine = Machine(spec, priced_on, tp, 1, None, network)
     cost = machine.cost(cost_file, layers)
     options = Options(strategy=strategy, pp=pp, placement=placement, vp=vp, chunk_size=chunk_size)
     name = (spec.name if spec is not None else cost.name) or "unnamed"
