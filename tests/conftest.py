@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import signal
 from functools import cache
 from pathlib import Path
 from typing import NoReturn
@@ -17,6 +18,12 @@ settings.load_profile("dev")
 TORCH_IS_HERE = importlib.util.find_spec("torch") is not None
 IMPORTS_TORCH = re.compile(r"^(import|from) (torch|runtime)\b", re.MULTILINE)
 IMPORTS = re.compile(r"^(?:import|from) (?:tests\.)?(\w+)", re.MULTILINE)
+
+
+def pytest_configure() -> None:
+    """Ctrl-C means something here, also where a shell has started pytest in the background, ignoring it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @cache

@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import pytest
@@ -113,26 +114,27 @@ def serving(checkpoint: str, folder: Path, *more: str) -> Iterator[Server]:
     options += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "2048", "--max-num-batched-tokens", "128"]
     quiet = {"VLLM_LOGGING_LEVEL": "WARNING", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     small = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
-    with log.open("wb") as file:
+    # sockets are made in the folder for temporary files, and their paths may be no longer than 107 characters
+    with log.open("wb") as file, TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         process = subprocess.Popen(
             [ENVIRONMENT / "bin/python", "-m", "vllm.entrypoints.openai.api_server", *options, *more],
             cwd=ROOT,
-            env={**os.environ, **quiet, **small, "TMPDIR": str(folder)},
+            env={**os.environ, **quiet, **small, "TMPDIR": temporary},
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    try:
-        started = Server(process, port, log)
-        deadline = time.monotonic() + START
-        while not started.healthy():
-            assert process.poll() is None and time.monotonic() < deadline, log.read_text()
-            time.sleep(0.2)
-        yield started
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        try:
+            started = Server(process, port, log)
+            deadline = time.monotonic() + START
+            while not started.healthy():
+                assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+                time.sleep(0.2)
+            yield started
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def test_a_server_with_and_without_the_flag(checkpoint: str, tmp_path: Path) -> None:
