@@ -18,7 +18,7 @@ import vppc
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = {"torch", "networkx", "pydantic", "numpy"}
-COMPILER_NEEDS = {"click", "networkx", "pydantic", "typing_extensions"}
+COMPILER_NEEDS = {"click", "networkx", "pydantic", "rich", "typing_extensions"}
 # The runtime imports these on machines that have torch and nothing else. Not the ones that check users' files.
 STANDARD_LIBRARY_ONLY = sorted(
     {"vppc.errors", "vppc.costs.model"}
