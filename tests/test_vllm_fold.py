@@ -145,13 +145,13 @@ def test_drift_of_batches() -> None:
     assert drift.seconds([BatchPart("a", 0, 2, 9)]) == [7.0, 21.0]  # 3 pairs
     assert drift.seconds([BatchPart("a", 7, 2, 9), BatchPart("b", 4, 1, 4)]) == [28.0, 84.0 + 5.0]  # 8 + 9 + 5 pairs
     for _ in range(LEAST - 1):
-        drift.add(3.0, 2.0)
-    assert drift.value is None
-    drift.add(3.0, 2.0)
-    assert drift.value == pytest.approx(0.5)
+        drift.window.add(3.0, 2.0)
+    assert drift.window.drift is None
+    drift.window.add(3.0, 2.0)
+    assert drift.window.drift == pytest.approx(0.5)
     for _ in range(WINDOW):
-        drift.add(1.0, 2.0)
-    assert drift.value == pytest.approx(-0.5)
+        drift.window.add(1.0, 2.0)
+    assert drift.window.drift == pytest.approx(-0.5)
 
 
 def test_costs_of_another_model(tmp_path: Path) -> None:

@@ -173,8 +173,8 @@ class FoldWorker(CPUWorker):  # type: ignore[misc]  # vLLM is not there when typ
         with self._doing(Doing.FORWARD, coming.chunk, stage), self._places[stage].here():
             made = self._stages[stage].execute_model(copy.deepcopy(coming.batch), given)
         if self._drift is not None and coming.batch.total_num_scheduled_tokens:
-            self._drift.add(self._row.busy - busy, coming.planned[stage])
-            self._row = replace(self._row, drift=self._drift.value)  # seen with the next instruction
+            self._drift.window.add(self._row.busy - busy, coming.planned[stage])
+            self._row = replace(self._row, drift=self._drift.window.drift)  # seen with the next instruction
         return dict(made.tensors) if isinstance(made, IntermediateTensors) else None
 
     @contextmanager

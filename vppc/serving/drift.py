@@ -24,6 +24,30 @@ KEPT = 1000
 """The newest FORWARDs, and SAMPLEs, that costs are fitted to."""
 
 
+class Window:
+    """What the last FORWARDs took beside what was planned, in seconds."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[tuple[float, float]] = deque(maxlen=WINDOW)  # (measured, planned)
+
+    def __len__(self) -> int:
+        return len(self._seconds)
+
+    def add(self, measured: float, planned: float) -> None:
+        self._seconds.append((measured, planned))
+
+    def clear(self) -> None:
+        self._seconds.clear()
+
+    @property
+    def drift(self) -> float | None:
+        """0.1 where they took a tenth longer than planned; None while there are too few."""
+        planned = sum(each for _, each in self._seconds)
+        if len(self._seconds) < LEAST or not planned:
+            return None
+        return sum(each for each, _ in self._seconds) / planned - 1.0
+
+
 class _Planned(NamedTuple):
     """A FORWARD that has been sent, of ``stage`` on ``chunk``, planned to take so long; or a SAMPLE of ``rows``."""
 
@@ -58,17 +82,14 @@ class Drift:
         self._priced: dict[int, _Priced] = {}  # chunks with instructions that have not been sent
         self._sent: list[dict[int, _Planned]] = [{} for _ in range(setup.pp)]
         self._cancelled: deque[int] = deque(maxlen=KEPT)
-        self._window: deque[tuple[float, float]] = deque(maxlen=WINDOW)  # (measured, planned)
+        self._window = Window()
         self._forwards: deque[Forward] = deque(maxlen=KEPT)
         self._heads: deque[Head] = deque(maxlen=KEPT)
 
     @property
     def value(self) -> float | None:
         """The drift, 0.1 where FORWARDs take a tenth longer than planned; None while there are too few."""
-        planned = sum(each for _, each in self._window)
-        if len(self._window) < LEAST or not planned:
-            return None
-        return sum(each for each, _ in self._window) / planned - 1.0
+        return self._window.drift
 
     def sent(self, segment: Segment) -> None:
         """A segment is on its way."""
@@ -139,8 +160,8 @@ class Drift:
             return
         if planned.rows:
             self._heads.append(Head(place, seconds, planned.rows))
-            self._window.append((seconds, 0.0))  # it is planned as a part of its FORWARD
+            self._window.add(seconds, 0.0)  # it is planned as a part of its FORWARD
             return
         counts, topks = self._counts[stage], self._layers.topks
-        self._window.append((seconds, planned.seconds))
+        self._window.add(seconds, planned.seconds)
         self._forwards.append(forward(place, seconds, chunk_parts(chunk), counts, topks, embeds=stage == 0))
