@@ -219,7 +219,7 @@ def test_the_output_is_a_picture_by_its_name(cost: str, tmp_path: Path) -> None:
 
 def test_what_cannot_be_drawn(tmp_path: Path) -> None:
     assert str(call("--cost", "missing.json", "-o", "x.pdf").exception).startswith(
-        "x.pdf: -o: .pdf is no format that can be drawn\n  hint: a name ending in"
+        "x.pdf: -o: .pdf is no format of a comparison\n  hint: a name ending in .svg, .html, .htm, .png or .json"
     )
     assert str(call("--cost", "missing.json", "--json", "-o", "x.svg").exception) == (
         "x.svg: --json: a picture is no JSON\n  hint: leave it out, or give -o a name ending in .json"

@@ -374,10 +374,10 @@ def test_options(tmp_path: Path) -> None:
 def test_other_formats_are_refused_before_anything_is_read(tmp_path: Path) -> None:
     target = str(tmp_path / "x.pdf")
     assert str(call("missing.json", "-o", target).exception) == (
-        f"{target}: -o: .pdf is no format that can be drawn\n  hint: a name ending in .svg, .html or .png"
+        f"{target}: -o: .pdf is no format of a drawing\n  hint: a name ending in .svg, .html, .htm or .png"
     )
     assert str(call("missing.json", "-o", "x").exception) == (
-        "x: -o: a file without a suffix is no format that can be drawn\n  hint: a name ending in .svg, .html or .png"
+        "x: -o: a file without a suffix is no format of a drawing\n  hint: a name ending in .svg, .html, .htm or .png"
     )
 
 

@@ -173,7 +173,7 @@ REFUSED = {
     "limit of a suite": (("--suite", "mixed", "--limit", "3"), "--limit: says nothing without --requests"),
     "hits of a suite": (("--suite", "mixed", "--prefix-hits"), "--prefix-hits: says nothing without --requests"),
     "picture and JSON": (("--suite", "mixed", "--json", "-o", "x.svg"), "a picture is no JSON"),
-    "no picture": (("--suite", "mixed", "-o", "x.pdf"), "no format that can be drawn"),
+    "no picture": (("--suite", "mixed", "-o", "x.pdf"), ".pdf is no format of a simulation"),
     "too long a prompt": (("--suite", "long-64k", "--max-resident-tokens", "100"), "of which 100 may be resident"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import shutil
@@ -129,18 +130,55 @@ def write_text(path: str | None, text: str | Iterable[str]) -> None:
     _write_file(path, pieces, "w")
 
 
+def check_writable(path: str) -> None:
+    """Raises InputError for a file that :func:`write_text` could not write, as far as can be told beforehand.
+
+    Nothing is created or changed. ``-`` is stdout.
+    """
+    if path == "-":
+        if sys.stdout is None:
+            raise InputError("cannot be written: it is closed", file="stdout")
+        return
+    with _named(path):
+        target = _target(path)
+        needed = target if is_stream(target) else os.path.dirname(target)
+        if not os.access(needed, os.W_OK):
+            raise InputError(f"cannot be written: {needed} is not writable", file=path)
+
+
+def is_stream(path: str) -> bool:
+    """Whether a file is there that cannot be replaced, a device or a pipe."""
+    return os.path.exists(path) and not os.path.isfile(path)
+
+
 def _write_file(path: str, pieces: Iterable[str] | Iterable[bytes], mode: str) -> None:
+    with _named(path):
+        target = _target(path)
+        if is_stream(target):
+            with _opened(target, mode) as stream:
+                stream.writelines(pieces)
+        else:
+            _replace(target, pieces, mode)
+
+
+def _target(path: str) -> str:
+    """The file itself that is to be written. Raises InputError and OSError where none can be."""
     target = os.path.realpath(path)  # of a link, what it points to is replaced
     if not os.path.basename(path) and not os.path.isdir(target):
         raise InputError("cannot be written: it names a folder, and there is none", file=path)
+    if os.path.isdir(target):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not os.path.isdir(os.path.dirname(target)):
+        raise InputError(f"cannot be written: {os.path.dirname(target)} is not a folder", file=path)
+    with suppress(FileNotFoundError):
+        os.stat(target)  # a name that is too long, or a link to itself
+    return target
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
     try:
-        if os.path.exists(target) and not os.path.isfile(target):
-            with _opened(target, mode) as stream:
-                stream.writelines(pieces)
-        elif not os.path.isdir(os.path.dirname(target)):
-            raise InputError(f"cannot be written: {os.path.dirname(target)} is not a folder", file=path)
-        else:
-            _replace(target, pieces, mode)
+        yield
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror or error}", file=path) from None
 

@@ -19,7 +19,7 @@ from runtime.arguments import DEVICES
 from runtime.arguments import parse as parse_run
 from runtime.selftest.report import cost_json, report_json, report_text
 from vppc.errors import InputError
-from vppc.files import read_text, write_text
+from vppc.files import check_writable, read_text, write_text
 
 EPILOG = """\
 examples:
@@ -96,7 +96,11 @@ def parse(arguments: Sequence[str]) -> Options:
 def read_base(options: Options) -> dict[str, Any] | None:
     """The cost file to start from, None when none is to be written. Raises InputError when it is none."""
     if options.output is None:
+        for option, given in (("--cost", options.cost), ("--bytes-per-token", options.bytes_per_token)):
+            if given is not None:
+                raise InputError("says nothing without -o", file=option, remedy="give -o, or leave it out")
         return None
+    check_writable(options.output)
     if options.cost is None or options.bytes_per_token is None:
         raise InputError(
             "needs the model's cost file, and the bytes of a token on a channel",

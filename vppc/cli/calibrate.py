@@ -8,6 +8,7 @@ import re
 import click
 
 from vppc.cli.number import Number
+from vppc.cli.output import JSON, Output
 from vppc.costs.calibration import calibrate
 from vppc.costs.document import cost_json, read_cost
 from vppc.costs.measurements import Reading
@@ -38,7 +39,11 @@ _RUN = re.compile(r"(?:([A-Za-z][\w. -]*):)?([1-9][0-9]{0,8})", re.ASCII)
 @click.option("--name", metavar="NAME", help="Name of the costs [default: that of --base].")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.option(
-    "-o", "--output", metavar="FILE", help="Also write the cost file; - writes it to stdout and nothing else."
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=Output("a cost file", *JSON),
+    help="Also write the cost file; - writes it to stdout and nothing else.",
 )
 def command(
     paths: tuple[str, ...],

@@ -12,6 +12,7 @@ import click
 from vppc.cli.machine import NETWORK, note_context
 from vppc.cli.needs import check_needs, model_needs, picture_needs, strategy_needs
 from vppc.cli.number import COUNT, Number
+from vppc.cli.output import JSON, PICTURES, Output, wants_json
 from vppc.cli.picture import THEMES, is_picture, write_picture
 from vppc.cli.progress import progress
 from vppc.compare import Machine, Queue, cases, compare, equal_prompts
@@ -87,7 +88,13 @@ SIZES = (2048, 4096, 8192, 16384, 24576, 32768)
 )
 @click.option("--jobs", type=click.IntRange(1, 1024), default=1, show_default=True, help="Processes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-@click.option("-o", "--output", metavar="FILE", help="Where to write it; a picture if .svg or .html [default: stdout].")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=Output("a comparison", *PICTURES, *JSON),
+    help="Where to write: text, .json, or a picture: .svg, .html or .png [default: stdout].",
+)
 @click.option("--theme", type=click.Choice(THEMES), default="auto", show_default=True, help="Colours of a picture.")
 @click.pass_context
 def command(
@@ -132,10 +139,7 @@ def command(
 
     The gains are of the last strategy named. A picture shows throughput, where the time goes, and chunk sizes.
     """
-    drawn = is_picture(output)
-    if drawn and as_json:
-        remedy = "leave it out, or give -o a name ending in .json"
-        raise InputError("a picture is no JSON", file=output or "", place="--json", remedy=remedy)
+    as_json, drawn = wants_json(output, as_json), is_picture(output)
     check_needs(context, {**model_needs(models), **picture_needs(drawn)})
     check_one_stdin((*cost_files, *models, *dict.fromkeys(files)))
     specs = [load_model(model) for model in models]

@@ -13,6 +13,7 @@ from vppc.analysis.memory import known_memory, memory_line
 from vppc.cli.machine import NETWORK, Machine, note_context
 from vppc.cli.needs import Needs, check_needs, model_needs, strategy_needs
 from vppc.cli.number import COUNT, Number
+from vppc.cli.output import JSON, Output
 from vppc.compiler import compile_schedule, paper_cost
 from vppc.costs.document import MOST_LAYERS
 from vppc.costs.model import CostModel, OpCosts
@@ -102,7 +103,13 @@ UNEVEN = 0.02
 @click.option(
     "--print-after", multiple=True, type=click.Choice([*PASS_NAMES, "all"]), help="Print the schedule after a pass."
 )
-@click.option("-o", "--output", metavar="FILE", help="Where to write the schedule [default: stdout].")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=Output("a schedule", *JSON),
+    help="Where to write the schedule [default: stdout].",
+)
 @click.pass_context
 def command(
     context: click.Context,

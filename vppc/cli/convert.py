@@ -7,6 +7,7 @@ from pathlib import PurePath
 
 import click
 
+from vppc.cli.output import NOTATIONS, Output
 from vppc.errors import CheckFailed, InputError
 from vppc.files import read_text, source_name, write_text
 from vppc.ir.assembly import parse_assembly, to_assembly
@@ -44,7 +45,9 @@ WRITES: Mapping[str, Callable[[Schedule], str | Iterable[str]]] = {
     show_default=True,
     help="Of a torch-csv with transfers: wait as PyTorch's runtime does, or at once for each.",
 )
-@click.option("-o", "--output", metavar="FILE", help="Where to write [default: stdout].")
+@click.option(
+    "-o", "--output", metavar="FILE", type=Output("a schedule", *NOTATIONS), help="Where to write [default: stdout]."
+)
 def command(file: str, source: str | None, target: str | None, transfers: Transfers, output: str | None) -> None:
     """Translate the schedule FILE (- is stdin) to another notation. Says nothing of whether it is right: verify does.
 

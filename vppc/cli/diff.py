@@ -6,6 +6,7 @@ import json
 
 import click
 
+from vppc.cli.output import JSON, Output, wants_json
 from vppc.cli.runs import read_subject
 from vppc.errors import InputError
 from vppc.files import source_name, write_text
@@ -18,7 +19,13 @@ from vppc.render.diff import Side, compare_runs, diff_json, diff_text
 @click.option("--listed", type=click.IntRange(0, 100_000), default=10, show_default=True, help="Largest differences.")
 @click.option("--cost", "cost_file", metavar="FILE", help="Cost file for both [default: those embedded].")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-@click.option("-o", "--output", metavar="FILE", help="Where to write it [default: stdout].")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=Output("a comparison", *JSON),
+    help="Where to write: text, or .json [default: stdout].",
+)
 def command(a: str, b: str, listed: int, cost_file: str | None, as_json: bool, output: str | None) -> None:
     """Compare two schedules, or a plan and a run: A and B are schedule files (- is stdin) or folders of journals.
 
@@ -30,6 +37,7 @@ def command(a: str, b: str, listed: int, cost_file: str | None, as_json: bool, o
     each rank part; and which operations moved most. Where both run the same programs, as a plan and its run do, which
     instructions took the most different time. Differences are no failure: the exit status is 0.
     """
+    as_json = wants_json(output, as_json)
     if a == b == "-":
         raise InputError("only one of A and B can be stdin", place="-")
     sides = [Side(subject.run, subject.report) for subject in (read_subject(each, cost_file, 0) for each in (a, b))]

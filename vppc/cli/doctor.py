@@ -10,6 +10,7 @@ from dataclasses import asdict
 import click
 
 from vppc.cli.number import Number
+from vppc.cli.output import JSON, Output
 from vppc.environment import Package, packages
 from vppc.render.tables import table
 
@@ -30,7 +31,13 @@ DEVICES = ("auto", "cpu", "cuda", "npu")
 @click.option("--bytes-per-token", type=click.IntRange(1), help="What a token takes on a channel, with -o.")
 @click.option("--cost", metavar="FILE", help="The cost file to put what is measured into, with -o.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-@click.option("-o", "--output", metavar="FILE", help="Write the cost file; - writes it to stdout and nothing else.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=Output("a cost file", *JSON),
+    help="Write the cost file; - writes it to stdout and nothing else.",
+)
 @click.pass_context
 def command(context: click.Context, /, as_json: bool, **options: object) -> None:
     """Say what is installed, and measure transfers between ranks.

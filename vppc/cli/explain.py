@@ -12,6 +12,7 @@ from vppc.analysis.activity import Activity
 from vppc.analysis.bubbles import Bubble, bubbles
 from vppc.analysis.critical import CriticalPath, critical_path
 from vppc.cli.number import MOMENT
+from vppc.cli.output import JSON, Output, wants_json
 from vppc.cli.progress import progress
 from vppc.cli.runs import Subject, read_subject
 from vppc.errors import InputError
@@ -41,7 +42,13 @@ from vppc.render.tables import seconds
 )
 @click.option("--cost", "cost_file", metavar="FILE", help="Cost file [default: the one embedded in the schedule].")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of words.")
-@click.option("-o", "--output", metavar="FILE", help="Where to write it [default: stdout].")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=Output("an explanation", *JSON),
+    help="Where to write: text, or .json [default: stdout].",
+)
 def command(
     file: str,
     moment: float | None,
@@ -72,6 +79,7 @@ def command(
     """
     if moment is not None and instruction is not None:
         raise InputError("give one of --at and --instruction")
+    as_json = wants_json(output, as_json)
     part = "--at" if moment is not None else "--instruction" if instruction is not None else None
     for option, given in (("--json", as_json), ("--try", wanted is True)):
         if part is not None and given:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
-
 import click
 
-from vppc.errors import InputError
+from vppc.cli.output import GRAPHS, Output, suffix_of, wrong_format
 from vppc.files import write_text
 from vppc.ir.document import read_schedule
 from vppc.render.graph import instruction_graph, op_graph, to_dot, to_graphml, to_json
 
-SUFFIXES = {"": "dot", "dot": "dot", "gv": "dot", "graphml": "graphml", "json": "json"}
+SUFFIXES = {"": "dot", ".dot": "dot", ".gv": "dot", ".graphml": "graphml", ".json": "json"}
+GRAPH = "a graph here (Graphviz draws: vppc graph FILE | dot -Tsvg)"
 FORMATS = {"dot": to_dot, "graphml": to_graphml, "json": to_json}
 LEVELS = {"op": op_graph, "instruction": instruction_graph}
 
@@ -26,7 +25,13 @@ LEVELS = {"op": op_graph, "instruction": instruction_graph}
     show_default=True,
     help="A node for every (chunk, stage), or for every instruction.",
 )
-@click.option("-o", "--output", metavar="FILE", help="Where to write the graph [default: stdout].")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=Output(GRAPH, *GRAPHS),
+    help="Where to write the graph [default: stdout].",
+)
 def command(file: str, form: str | None, level: str, output: str | None) -> None:
     """Export the dependency graph of the schedule FILE (- is stdin).
 
@@ -37,18 +42,7 @@ def command(file: str, form: str | None, level: str, output: str | None) -> None
     Edges are activation, prefix (the KV cache), token (decoding) and rank; at the level of instructions they are
     program, data and rendezvous, and a cycle is a deadlock. A schedule need not be right to be drawn.
     """
-    form = form or _format(output)
+    form = form or SUFFIXES.get(suffix_of(output))
+    if form is None:
+        raise wrong_format(output or "", GRAPH, GRAPHS)
     write_text(output, FORMATS[form](LEVELS[level](read_schedule(file))))
-
-
-def _format(output: str | None) -> str:
-    """The format that an output file's name says. Raises InputError for one that says another."""
-    suffix = PurePath(output).suffix[1:].lower() if output is not None else ""
-    if suffix not in SUFFIXES:
-        raise InputError(
-            f".{suffix} is no format of graphs here",
-            file=output or "",
-            place="-o",
-            remedy="a name ending in .dot, .graphml or .json, or --format; Graphviz draws: vppc graph FILE | dot -Tsvg",
-        )
-    return SUFFIXES[suffix]

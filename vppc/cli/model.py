@@ -9,6 +9,7 @@ import click
 
 from vppc.cli.machine import NETWORK
 from vppc.cli.needs import check_needs
+from vppc.cli.output import JSON, Output
 from vppc.costs.devices import DEVICES, find_device
 from vppc.costs.document import cost_json
 from vppc.costs.model import CostModel, LayerCost
@@ -40,7 +41,11 @@ WAYS = click.IntRange(1, 65536)
 @NETWORK
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.option(
-    "-o", "--output", metavar="FILE", help="Also write the cost file; - writes it to stdout and nothing else."
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=Output("a cost file", *JSON),
+    help="Also write the cost file; - writes it to stdout and nothing else.",
 )
 @click.pass_context
 def command(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import click
 
-from vppc.cli.picture import THEMES, is_picture, not_drawn, write_picture
+from vppc.cli.output import PICTURES, Output, wrong_format
+from vppc.cli.picture import THEMES, is_picture, write_picture
 from vppc.cli.runs import read_runs
 from vppc.cli.terminal import refuse_terminal
 from vppc.files import check_one_stdin
 from vppc.render.plot import Style, plot
+
+DRAWING = "a drawing"
 
 
 @click.command(name="plot")
@@ -30,7 +33,13 @@ from vppc.render.plot import Style, plot
     help="Colours; auto is as the reader's browser has it, and light in print.",
 )
 @click.option("--cost", "cost_file", metavar="FILE", help="Cost file [default: the one embedded in the schedule].")
-@click.option("-o", "--output", metavar="FILE", help="Where to write: .svg, .html, .png [default: SVG to stdout].")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=Output(DRAWING, *PICTURES),
+    help="Where to write: .svg, .html, .png [default: SVG to stdout].",
+)
 def command(
     files: tuple[str, ...],
     view: str,
@@ -51,9 +60,9 @@ def command(
     browser, resting on a part says what it is and why a rank waits. Several files are drawn one below the other, on
     one scale. FILE may also be the folder of a journal: the plan, if costs are known, and below it what was measured.
     """
-    refuse_terminal(output, "a drawing")
+    refuse_terminal(output, DRAWING)
     if output is not None and output != "-" and not is_picture(output):
-        raise not_drawn(output)
+        raise wrong_format(output, DRAWING, PICTURES)
     check_one_stdin((*files, cost_file))
     runs = read_runs(files, cost_file)
     style = Style(view, width, rows or 0, theme)

@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 import click
 
 from vppc import __version__
+from vppc.cli.output import PAGES, Output
 from vppc.cli.progress import progress
 from vppc.cli.runs import planned, read_subject
 from vppc.cli.terminal import refuse_terminal
@@ -43,7 +44,9 @@ _HEAD = 1000
     "--try/--no-try", "wanted", default=None, help=f"Try changes [default: up to {MOST_OPERATIONS:,} operations]."
 )
 @click.option("--cost", "cost_file", metavar="FILE", help="Cost file [default: the one embedded in the schedule].")
-@click.option("-o", "--output", metavar="FILE", help="Where to write the page [default: stdout].")
+@click.option(
+    "-o", "--output", metavar="FILE", type=Output("a report", *PAGES), help="Where to write the page [default: stdout]."
+)
 def command(file: str, title: str | None, wanted: bool | None, cost_file: str | None, output: str | None) -> None:
     """Write a page of HTML with charts, which needs no network, about a schedule, a run, a comparison or a tuning.
 

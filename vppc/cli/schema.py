@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from vppc.cli.output import JSON, Output
 from vppc.costs.document import cost_schema
 from vppc.files import write_text
 from vppc.ir.schema import schedule_schema, segment_schema
@@ -21,7 +22,7 @@ SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
 
 @click.command(name="schema")
 @click.argument("document", type=click.Choice(list(SCHEMAS)))
-@click.option("-o", "--output", metavar="FILE", help="Write to FILE [default: stdout].")
+@click.option("-o", "--output", metavar="FILE", type=Output("a schema", *JSON), help="Write to FILE [default: stdout].")
 def command(document: str, output: str | None) -> None:
     """Print the JSON Schema (draft 2020-12) of a file format.
 

@@ -14,6 +14,7 @@ import click
 
 from vppc.cli.machine import NETWORK, Machine
 from vppc.cli.number import COUNT, Number
+from vppc.cli.output import JSON, LINES, Output
 from vppc.costs.calibration import calibrate
 from vppc.costs.document import cost_json
 from vppc.errors import InputError
@@ -72,8 +73,19 @@ RUNNERS = ("reference", "timed", "null", "vllm")
 @click.option("--horizon", type=Number(0.001, 60.0), default=0.05, show_default=True, help="Seconds sent ahead.")
 @click.option("--drift", "bound", type=Number(0.01), default=0.2, show_default=True, help="From the plan, to alarm at.")
 @click.option("--journal", "journal_folder", metavar="DIR", help="Where to write when what ran, at the end.")
-@click.option("--refitted", metavar="FILE", help="Where to write the costs that the ranks showed, at the end.")
-@click.option("-o", "--output", metavar="FILE", help="Where first tokens go [default: stdout].")
+@click.option(
+    "--refitted",
+    metavar="FILE",
+    type=Output("a cost file", *JSON),
+    help="Where to write the costs that the ranks showed, at the end.",
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=Output("first tokens", *LINES),
+    help="Where first tokens go [default: stdout].",
+)
 def command(
     requests: str,
     pp: int,
@@ -126,6 +138,13 @@ def command(
     torchrun --nnodes 2 --nproc-per-node 4 --master-addr HOST --master-port 29500 ... -m runtime --stream --tp 2
     vppc serve --pp 4 --tp 2 --attach HOST:29500 --cost cost.json
     """
+    if (
+        output is not None
+        and os.path.exists(output)
+        and os.path.exists(requests)
+        and os.path.samefile(output, requests)
+    ):
+        raise InputError("is where the requests are", file=output, place="-o", remedy="another file")
     spec = load_model(model) if model is not None else None
     machine = Machine(spec, priced_on, tp, 1, None, network)
     cost = machine.cost(cost_file, layers)

@@ -12,6 +12,7 @@ import click
 from vppc.cli.machine import NETWORK, Machine, note_context
 from vppc.cli.needs import check_needs, model_needs, picture_needs, strategy_needs
 from vppc.cli.number import COUNT, Number
+from vppc.cli.output import JSON, PICTURES, Output, wants_json
 from vppc.cli.picture import THEMES, is_picture, write_picture
 from vppc.cli.progress import progress
 from vppc.costs.model import CostModel
@@ -93,7 +94,13 @@ SECONDS = Number(min=0.0, max=1e9)
 @click.option("--jobs", type=click.IntRange(1, 1024), default=1, show_default=True, help="Processes.")
 @click.option("--theme", type=click.Choice(THEMES), default="auto", show_default=True, help="Colours of a picture.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-@click.option("-o", "--output", metavar="FILE", help="Where to write: text, or a picture, .svg or .html.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=Output("a simulation", *PICTURES, *JSON),
+    help="Where to write: text, .json, or a picture: .svg, .html or .png [default: stdout].",
+)
 @click.pass_context
 def command(
     context: click.Context,
@@ -153,10 +160,7 @@ def command(
     The gains are of the last strategy named, and of the last --policy: in throughput, or in an open loop, where that
     is what comes, in the mean time to first token.
     """
-    drawn = is_picture(output)
-    if drawn and as_json:
-        remedy = "leave it out, or give -o a name ending in .json"
-        raise InputError("a picture is no JSON", file=output or "", place="--json", remedy=remedy)
+    as_json, drawn = wants_json(output, as_json), is_picture(output)
     check_needs(context, {**model_needs(model), **picture_needs(drawn), **strategy_needs(strategies, measured_times)})
     check_one_stdin((cost_file, model, *dict.fromkeys(files)))
     spec = load_model(model) if model else None

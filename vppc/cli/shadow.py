@@ -7,6 +7,7 @@ import json
 import click
 
 from vppc.cli.number import COUNT
+from vppc.cli.output import JSON, Output, wants_json
 from vppc.cli.progress import progress
 from vppc.costs.calibration import calibrate
 from vppc.costs.document import cost_json, read_cost
@@ -34,9 +35,17 @@ from vppc.serving.workloads import Workload
 )
 @click.option("--chunk-size", "sizes", type=COUNT, multiple=True, help="Repeatable [default: vLLM's batch size].")
 @click.option("--base", metavar="FILE", help="Cost file for what was not measured: transfers, the embedding, the head.")
-@click.option("--costs", "costs_file", metavar="FILE", help="Also write the cost file.")
+@click.option(
+    "--costs", "costs_file", metavar="FILE", type=Output("a cost file", *JSON), help="Also write the cost file."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-@click.option("-o", "--output", metavar="FILE", help="Where to write; - is stdout, which is the default.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=Output("a comparison", *JSON),
+    help="Where to write: text, or .json [default: stdout].",
+)
 def command(
     folder: str,
     pp: int | None,
@@ -58,6 +67,7 @@ def command(
     the model on this machine, and with these the same requests are served in the simulator under each strategy.
     The gains are of the last strategy named.
     """
+    as_json = wants_json(output, as_json)
     shadow = read_shadow(folder)
     calibration = calibrate(shadow.measurements(), base=read_cost(base) if base is not None else None)
     ranks = pp or max(len(shadow.ranks), 2)

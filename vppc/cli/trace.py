@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from vppc.cli.output import JSON, Output
 from vppc.cli.runs import read_runs
 from vppc.cli.terminal import refuse_terminal
 from vppc.files import write_text
@@ -13,7 +14,9 @@ from vppc.render.chrome_trace import chrome_trace
 @click.command(name="trace")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("--cost", "cost_file", metavar="FILE", help="Cost file [default: the one embedded in the schedule].")
-@click.option("-o", "--output", metavar="FILE", help="Where to write the trace [default: stdout].")
+@click.option(
+    "-o", "--output", metavar="FILE", type=Output("a trace", *JSON), help="Where to write the trace [default: stdout]."
+)
 def command(files: tuple[str, ...], cost_file: str | None, output: str | None) -> None:
     """Write the run of a schedule FILE (- is stdin) as a Chrome trace, for Perfetto or MindStudio Insight.
 

@@ -10,6 +10,7 @@ import click
 from vppc.analysis.memory import Memory, check_memory
 from vppc.cli.machine import NETWORK, Machine, note_context
 from vppc.cli.number import COUNT, Number
+from vppc.cli.output import JSON, Output
 from vppc.cli.progress import progress
 from vppc.costs.devices import GIB, find_device
 from vppc.errors import InputError
@@ -69,7 +70,9 @@ OBJECTIVES = {"throughput": 0.02, "both": 0.5, "ttft": 1.0}
 @click.option("--exact", type=Number(0.1, 86400.0), metavar="SECONDS", help="Let a solver prove the order.")
 @click.option("--effort", type=Number(0.1, 100.0), default=1.0, show_default=True, help="Search longer, or shorter.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-@click.option("-o", "--output", metavar="FILE", help="Where to write the best schedule.")
+@click.option(
+    "-o", "--output", metavar="FILE", type=Output("a schedule", *JSON), help="Where to write the best schedule."
+)
 def command(
     pp: int,
     tokens: tuple[int, ...],

@@ -14,7 +14,7 @@ from runtime.journal import Journal
 from runtime.stream import Report
 from vppc.compiler import certified
 from vppc.errors import CheckFailed, InputError
-from vppc.files import write_text
+from vppc.files import check_writable, write_text
 from vppc.ir.document import digest, schedule_text
 from vppc.ir.schedule import Chunk, Request, Schedule
 from vppc.ir.segment import Continuation, Segment
@@ -38,6 +38,7 @@ class StreamJournal:
             raise InputError(
                 f"cannot be written: {error.strerror}", file=folder, remedy="name a folder to write to"
             ) from None
+        check_writable(str(self._folder / "schedule.json"))
 
     def sent(self, segment: Segment) -> None:
         """A segment is on its way."""
