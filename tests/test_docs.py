@@ -1,10 +1,11 @@
-"""The commands in the documents print what the documents say.
+"""The commands and the Python in the documents print what the documents say.
 
-Run with REWRITE_DOCS=1 to write their output anew, then read it.
+Run with REWRITE_DOCS=1 to write the commands' output anew, then read it.
 """
 
 from __future__ import annotations
 
+import doctest
 import os
 import re
 import shutil
@@ -16,6 +17,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(?<=```console\n)(.*?)(?=```)", re.DOTALL)
+COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)", re.MULTILINE)  # a line that ends in a backslash goes on in the next
+PYTHON = re.compile(r"(?<=```pycon\n)(.*?)(?=```)", re.DOTALL)
 PAGES = [page for page in sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")]) if BLOCK.search(page.read_text())]
 
 
@@ -34,8 +37,7 @@ def output(command: str) -> str:
 
 
 def filled(block: str) -> str:
-    commands = [line[2:] for line in block.splitlines() if line.startswith("$ ")]
-    return "".join(f"$ {command}\n{output(command)}" for command in commands)
+    return "".join(f"$ {command}\n{output(command)}" for command in COMMAND.findall(block))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -46,6 +48,14 @@ def test_commands_print_what_the_page_says(page: Path) -> None:
     if "REWRITE_DOCS" in os.environ:
         page.write_text(printed, encoding="utf-8")
     assert printed == said or "REWRITE_DOCS" in os.environ
+
+
+def test_python_prints_what_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    said = "\n".join(PYTHON.findall((ROOT / "docs" / "api.md").read_text(encoding="utf-8")))
+    run = doctest.DocTestRunner().run(doctest.DocTestParser().get_doctest(said, {}, "api.md", None, 0))
+    assert run.attempted > 20
+    assert run.failed == 0
 
 
 def test_every_page_is_in_the_table_of_contents() -> None:
