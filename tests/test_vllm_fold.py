@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from random import Random
@@ -16,6 +17,7 @@ from test_vllm_runner import LAYERS, MODELS, needs_vllm, write_checkpoint
 from vllm_runs import batches, engines
 
 from runtime.vllm_plugin import register
+from runtime.vllm_plugin.batches import Prompt, batches_of
 from runtime.vllm_plugin.chunk_plan import ChunkPlan, check_fit, read_chunk_plan
 from runtime.vllm_plugin.order import lags
 from runtime.vllm_plugin.page import Doing, EngineRow, Page, RankRow
@@ -40,9 +42,11 @@ def test_settings() -> None:
     assert read_settings({"other": 1}) is None
     assert read_settings({"vppc": {"mode": "shadow", "journal": "x"}}) == Shadow(Path("x"))
     assert read_settings(FOLD) == Fold()
-    section = {"max_in_flight": 4, "strategy": "vpp-packed", "chunks": [5, 3], "costs": "c"}
-    asked = read_settings({**FOLD, "vpp_layer_ranges": RANGES, "vppc": section})
-    assert asked == Fold((((0, 16), (46, 61)), ((16, 31), (31, 46))), "vpp-packed", 4, (5, 3), "c")
+    order = {"max_in_flight": 4, "strategy": "vpp-packed", "costs": "c"}
+    prompts = {"policy": "deadline", "patience": 5, "ttft_target": 0.5, "whole_prompts": True}
+    asked = read_settings({**FOLD, "vpp_layer_ranges": RANGES, "vppc": {**order, **prompts, "chunks": [5, 3]}})
+    ranges = (((0, 16), (46, 61)), ((16, 31), (31, 46)))
+    assert asked == Fold(ranges, **order, **prompts, chunks=(5, 3))
 
 
 def test_layers_of_the_stages() -> None:
@@ -66,6 +70,10 @@ def test_layers_of_the_stages() -> None:
         ({"virtual_pipeline_parallel_size": 3}, "virtual_pipeline_parallel_size: 3 stages a rank"),
         ({**FOLD, "vppc": {"max_in_flight": 0}}, "vppc.max_in_flight: 0 is no number of batches"),
         ({**FOLD, "vppc": {"strategy": "cpp"}}, "vppc.strategy: 'cpp' does not fold"),
+        ({**FOLD, "vppc": {"policy": "lifo"}}, "vppc.policy: 'lifo' is none"),
+        ({**FOLD, "vppc": {"patience": -1}}, "vppc.patience: -1 are no seconds"),
+        ({**FOLD, "vppc": {"ttft_target": "1"}}, "vppc.ttft_target: '1' are no seconds"),
+        ({**FOLD, "vppc": {"whole_prompts": 1}}, "vppc.whole_prompts: 1 is no answer"),
         ({**FOLD, "vppc": {"chunks": 512}}, "vppc.chunks: 512 is no plan"),
         ({**FOLD, "vppc": {"costs": 1}}, "vppc.costs: 1 is no file"),
         ({**FOLD, "vpp_layer_ranges": [[[0, 4]]]}, "vpp_layer_ranges: [[[0, 4]]] are no ranges"),
@@ -138,6 +146,84 @@ def test_a_plan_from_a_file(tmp_path: Path) -> None:
     assert (plan.room(20, 0), plan.room(21, 0), plan.room(90, 80), plan.room(91, 0)) == (20, 40, 10, None)
 
 
+class TestBatches:
+    """Three prompts: ``a`` has 40 of 100 tokens in batches, ``b`` has 5, and of ``c``'s 70 a prefix of 64 is cached."""
+
+    PROMPTS = (
+        Prompt("c", 70, 64, 3.0, resident=False, extra={"priority": 0}),
+        Prompt("a", 100, 40, 1.0, resident=True, extra={"priority": 1}),
+        Prompt("b", 5, 0, 2.0, resident=False, extra={"priority": 1}),
+    )
+
+    @pytest.mark.parametrize(
+        ("asked", "expected"),
+        [
+            ({}, {"a": 60, "b": 4}),
+            ({"policy": "srpf"}, {"b": 5, "c": 6, "a": 53}),
+            ({"policy": "srpf", "patience": 2.5}, {"a": 60, "b": 4}),  # a has waited for 3 s
+            ({"policy": "srpf", "whole_prompts": True}, {"b": 5, "c": 6}),
+            ({"policy": "deadline", "ttft_target": 50.0}, {"c": 6, "b": 5, "a": 53}),  # 29, 32 and late
+            ({"chunks": (50, 30, 20)}, {"a": 10}),
+        ],
+        ids=str,
+    )
+    def test_by_the_settings(self, asked: dict[str, Any], expected: dict[str, int], tmp_path: Path) -> None:
+        file = tmp_path / "cost.json"
+        file.write_text(json.dumps(cost_json(CostModel((LayerCost(4, per_token=1.0),)))))
+        made = batches_of(Fold(**asked, costs=str(file)), a_server()).next(self.PROMPTS, 4.0, room=math.inf, decodes=0)
+        assert list(made.items()) == list(expected.items())
+
+    def test_by_the_priorities_of_vllm(self) -> None:
+        made = batches_of(Fold(), a_server(policy="priority")).next(self.PROMPTS, 4.0, room=math.inf, decodes=0)
+        assert list(made.items()) == [("c", 6), ("a", 58)]
+
+    def test_what_has_no_blocks_waits_for_what_has(self) -> None:
+        batches = batches_of(Fold(policy="srpf"), a_server())
+        assert batches.next(self.PROMPTS, 4.0, room=4, decodes=0) == {"a": 60}
+        assert batches.next(self.PROMPTS, 4.0, room=5, decodes=0) == {"b": 5}  # c has no room, and comes before a
+
+    def test_decodes_have_their_tokens(self) -> None:
+        batches = batches_of(Fold(), a_server())
+        assert batches.next(self.PROMPTS, 4.0, room=math.inf, decodes=62) == {"a": 2}
+        assert batches.next((), 4.0, room=math.inf, decodes=64) == {}
+
+    def test_chunks_of_equal_time(self, tmp_path: Path) -> None:
+        """The time of 1024 tokens, 524,800 pairs, is that of 424 behind 1024, rounded up to pages; or a quarter."""
+        file = tmp_path / "cost.json"
+        file.write_text(json.dumps(cost_json(CostModel((LayerCost(4, per_pair=1.0),)))))
+        batches = batches_of(Fold(chunks="dcpp", costs=str(file)), a_server(max_num_batched_tokens=1024))
+        for computed, expected in ((0, 1024), (1024, 448), (3072, 256)):
+            prompt = Prompt("p", 9999, computed, 0.0, resident=True)
+            assert batches.next([prompt], 4.0, room=math.inf, decodes=0) == {"p": expected}
+
+    @pytest.mark.parametrize(
+        ("asked", "message"),
+        [
+            (Fold(policy="deadline"), "vppc.policy: deadline needs costs"),
+            (Fold(chunks="dcpp"), "vppc.chunks: dcpp needs costs"),
+        ],
+        ids=["deadline", "dcpp"],
+    )
+    def test_what_needs_costs(self, asked: Fold, message: str) -> None:
+        with pytest.raises(InputError, match=message):
+            batches_of(asked, a_server())
+
+    def test_one_decides(self) -> None:
+        with pytest.raises(InputError, match=r"vppc\.policy: is not vLLM's priority"):
+            batches_of(Fold(policy="fcfs"), a_server(policy="priority"))
+
+
+def a_server(**changes: Any) -> Any:
+    """As much of vLLM's configuration as batches depend on: 2 ranks, 4 layers, 64 tokens a batch."""
+    scheduler = {"max_num_scheduled_tokens": None, "max_num_batched_tokens": 64, "policy": "fcfs"}
+    return SimpleNamespace(
+        parallel_config=SimpleNamespace(pipeline_parallel_size=2),
+        model_config=SimpleNamespace(get_total_num_hidden_layers=lambda: 4),
+        cache_config=SimpleNamespace(block_size=64),
+        scheduler_config=SimpleNamespace(**{**scheduler, "long_prefill_token_threshold": 0, **changes}),
+    )
+
+
 def test_drift_of_batches() -> None:
     """Two stages of 1 and 3 layers, 2 s a token and 1 s a pair in each; 5 s to make a token."""
     cost = CostModel((LayerCost(4, per_token=2.0, per_pair=1.0),), head=Linear(5.0))
@@ -191,13 +277,12 @@ def test_sizes_that_are_none(sizes: list[Any]) -> None:
     ("changed", "message"),
     [
         ({"max_num_batched_tokens": 4}, "has a chunk of 5 tokens, and a batch has at most 4"),
-        ({"enable_chunked_prefill": False}, "prompts are not chunked"),
         ({"long_prefill_token_threshold": 4}, "has a chunk of 5 tokens, and prompts are cut at 4"),
     ],
     ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )
 def test_plans_that_do_not_fit(changed: dict[str, Any], message: str) -> None:
-    fitting = {"max_num_batched_tokens": 5, "enable_chunked_prefill": True, "long_prefill_token_threshold": 0}
+    fitting = {"max_num_batched_tokens": 5, "long_prefill_token_threshold": 0}
     check_fit(ChunkPlan(((5, 8),)), SimpleNamespace(**fitting))
     with pytest.raises(InputError, match=f"vppc.chunks: does not fit: {message}"):
         check_fit(ChunkPlan(((5, 8),)), SimpleNamespace(**fitting | changed))
@@ -213,7 +298,7 @@ def a_config(**changes: Any) -> Any:
             "distributed_executor_backend": "mp",
         },
         "model_config": {"enforce_eager": True, "is_multimodal_model": False, "runner_type": "generate"},
-        "scheduler_config": {"async_scheduling": False},
+        "scheduler_config": {"async_scheduling": False, "enable_chunked_prefill": True},
     }
     parts = {name: SimpleNamespace(**{**part, **changes}) for name, part in known.items()}
     absent = {"speculative_config": None, "lora_config": None, "kv_transfer_config": None}
@@ -228,6 +313,7 @@ def a_config(**changes: Any) -> Any:
         ({"tensor_parallel_size": 2}, "a rank is one process"),
         ({"data_parallel_size": 2}, "a rank is one process"),
         ({"enforce_eager": False}, "stages are not compiled"),
+        ({"enable_chunked_prefill": False}, "prompts are not chunked"),
         ({"async_scheduling": True}, "batches are scheduled in step"),
         ({"speculative_config": 1}, "drafts are not carried between stages"),
         ({"lora_config": 1}, "adapters are not loaded by stages"),
@@ -301,12 +387,14 @@ def test_the_plugin_in_another_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_vllm
-def test_batches_are_as_planned(tmp_path: Path) -> None:
-    """vLLM's own scheduler, batch by batch: the first prompt's chunk is the batch, and what it leaves others fill;
+def test_batches_of_the_scheduler(tmp_path: Path) -> None:
+    """In vLLM's own, batch by batch. Planned: the first prompt's chunk is the batch, and what it leaves others fill;
     prompts longer than planned are as without a plan."""
     model = str(write_checkpoint(tmp_path / "llama", MODELS["llama"]))
-    prompts = [100, 30, 50, 130]
-    planned, stock = batches(tmp_path / "run", model, prompts, 64, [[48, 32, 20], None])
+    sections = [None, {}, {"chunks": [48, 32, 20]}, {"policy": "srpf"}, {"whole_prompts": True}]
+    stock, usual, planned, shortest, whole = batches(tmp_path / "run", model, [100, 30, 50, 130], 64, sections)
+    assert stock == [{0: 64}, {0: 36, 1: 28}, {1: 2, 2: 50, 3: 12}, {3: 64}, {3: 54}]
+    assert usual == stock
     assert planned == [
         {0: 48},
         {0: 32},
@@ -317,7 +405,8 @@ def test_batches_are_as_planned(tmp_path: Path) -> None:
         {3: 64},
         {3: 36},
     ]
-    assert stock == [{0: 64}, {0: 36, 1: 28}, {1: 2, 2: 50, 3: 12}, {3: 64}, {3: 54}]
+    assert shortest == [{1: 30, 2: 34}, {2: 16, 0: 48}, {0: 52, 3: 12}, {3: 64}, {3: 54}]
+    assert whole == [{0: 64}, {0: 36}, {1: 30}, {2: 50}, {3: 64}, {3: 64}, {3: 2}]
 
 
 @needs_vllm

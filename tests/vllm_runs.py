@@ -72,11 +72,11 @@ def engines(
 
 
 def batches(
-    folder: Path, model: str, prompts: Sequence[int], most: int, plans: Sequence[Sequence[int] | None]
+    folder: Path, model: str, prompts: Sequence[int], most: int, sections: Sequence[Mapping[str, Any] | None]
 ) -> list[list[dict[int, int]]]:
-    """For each chunk plan, or none, the batches that vLLM's scheduler makes of prompts of these lengths, all waiting:
-    the tokens of each by prompt. A batch has at most ``most``."""
-    _call(folder, "batches", model, prompts, most, plans)
+    """For each section of settings, or none at all, the batches that the scheduler makes of prompts of these lengths,
+    all waiting: the tokens of each by prompt. A batch has at most ``most``."""
+    _call(folder, "batches", model, prompts, most, sections)
     found: list[list[dict[int, int]]] = torch.load(folder / "batches")
     return found
 
@@ -146,20 +146,20 @@ def run_engines(
 
 
 def run_batches(
-    folder: Path, model: str, prompts: Sequence[int], most: int, plans: Sequence[Sequence[int] | None]
+    folder: Path, model: str, prompts: Sequence[int], most: int, sections: Sequence[Mapping[str, Any] | None]
 ) -> None:
-    torch.save([schedule(model, prompts, most, plan) for plan in plans], folder / "batches")
+    torch.save([schedule(model, prompts, most, section) for section in sections], folder / "batches")
 
 
-def schedule(model: str, prompts: Sequence[int], most: int, plan: Sequence[int] | None) -> list[dict[int, int]]:
-    """The batches of vLLM's scheduler until all prompts are in; nothing is computed."""
+def schedule(model: str, prompts: Sequence[int], most: int, section: Mapping[str, Any] | None) -> list[dict[int, int]]:
+    """The batches of the scheduler until all prompts are in; nothing is computed."""
     from vllm import SamplingParams
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
     from vllm.v1.request import Request
     from vllm.v1.structured_output import StructuredOutputManager
 
-    asked = {"virtual_pipeline_parallel_size": 2, "vppc": {"chunks": plan}} if plan else {}
+    asked = {} if section is None else {"virtual_pipeline_parallel_size": 2, "vppc": section}
     config = EngineArgs(
         model=model,
         skip_tokenizer_init=True,

@@ -1,7 +1,7 @@
 """vppc inside vLLM: a general plugin, loaded by every process of vLLM's, that does nothing unless it is asked to.
 
 It is asked by ``--additional-config``, see :mod:`runtime.vllm_plugin.settings`. Then vLLM's own options for them name
-our executor, worker and, for planned chunks, scheduler: subclasses of vLLM's. Two things of vLLM 0.28.0 are changed
+our executor, worker and scheduler: subclasses of vLLM's. Two things of vLLM 0.28.0 are changed
 in any case; they look for that first, and otherwise do what they did:
 
 * ``Executor.get_class``: the executor and the worker class are chosen there. Other versions of vLLM get this, too, to
@@ -15,7 +15,6 @@ import functools
 from typing import Any
 
 from runtime.runners.vllm import check_version, made_for
-from runtime.vllm_plugin.chunk_plan import PLACE, ChunkPlan, check_fit
 from runtime.vllm_plugin.page import page_path
 from runtime.vllm_plugin.refusals import refuse
 from runtime.vllm_plugin.settings import FILE, Fold, Shadow, read_settings
@@ -24,7 +23,7 @@ from vppc.errors import InputError
 STOCK_WORKER = "vllm.v1.worker.cpu_worker.CPUWorker"
 SHADOW_WORKER = "runtime.vllm_plugin.shadow.ShadowWorker"
 FOLD_WORKER = "runtime.vllm_plugin.worker.FoldWorker"
-SCHEDULER = "runtime.vllm_plugin.scheduler.PlannedScheduler"
+SCHEDULER = "runtime.vllm_plugin.scheduler.FoldScheduler"
 
 
 def register() -> None:
@@ -87,17 +86,20 @@ def _folded(vllm_config: Any, settings: Fold, stock_class: Any) -> Any:
     settings.layers(pp, layers)
     settings.cost(layers)
     _replace_worker(vllm_config, FOLD_WORKER)
-    _plan_chunks(vllm_config.scheduler_config, settings.chunk_plan())
+    _replace_scheduler(vllm_config, settings)
     watch(page_path(vllm_config), pp)
     return FoldExecutor
 
 
-def _plan_chunks(scheduler: Any, plan: ChunkPlan | None) -> None:
-    if plan is None:
-        return
-    check_fit(plan, scheduler)
+def _replace_scheduler(vllm_config: Any, settings: Fold) -> None:
+    """Raises InputError for batches that our scheduler would not make."""
+    from runtime.vllm_plugin.batches import batches_of
+
+    scheduler = vllm_config.scheduler_config
     if scheduler.scheduler_cls not in (None, SCHEDULER):
-        raise InputError("needs vLLM's own scheduler", file=FILE, place=PLACE, remedy="no --scheduler-cls")
+        remedy = "no --scheduler-cls"
+        raise InputError("the batches of a folded server are ours", file=FILE, remedy=remedy)
+    batches_of(settings, vllm_config)
     scheduler.scheduler_cls = SCHEDULER
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 from vppc.errors import InputError
 from vppc.ir.schedule import Schedule
+from vppc.passes.online_chunking import Batch, Behind
 
 PLACE = "vppc.chunks"
 
@@ -35,6 +37,24 @@ class ChunkPlan:
             return None
         ends = self.ends[at]
         return ends[bisect_right(ends, computed)] - computed
+
+
+class PlannedChunks:
+    """A plan as the rule of batches (:class:`vppc.serving.batching.ChunkRule`): the first prompt in a batch says how
+    many prompt tokens the batch has, so a planned chunk is not made longer by others; what it leaves, others fill."""
+
+    def __init__(self, plan: ChunkPlan) -> None:
+        self._plan = plan
+        self._room = math.inf  # prompt tokens of the batch that is being made
+
+    def next_chunk(self, prefix: int, left: int, taken: Sequence[Behind] = ()) -> int:
+        planned = self._plan.room(prefix + left, prefix) or math.inf
+        if not taken:
+            self._room = planned
+        return int(min(left, planned, self._room - sum(tokens for tokens, _ in taken)))
+
+    def record(self, batch: Batch) -> None:
+        """A plan does not learn."""
 
 
 def read_chunk_plan(given: str | Sequence[int], file: str) -> ChunkPlan:
@@ -75,7 +95,6 @@ def check_fit(plan: ChunkPlan, scheduler: Any) -> None:
     most, cut = scheduler.max_num_batched_tokens, scheduler.long_prefill_token_threshold
     large = f"has a chunk of {plan.largest} tokens, and"
     reasons = (
-        (not scheduler.enable_chunked_prefill, "prompts are not chunked", "--enable-chunked-prefill"),
         (plan.largest > most, f"{large} a batch has at most {most}", "a larger --max-num-batched-tokens"),
         (0 < cut < plan.largest, f"{large} prompts are cut at {cut}", "no --long-prefill-token-threshold"),
     )

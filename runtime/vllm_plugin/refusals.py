@@ -16,6 +16,7 @@ def refuse(config: Any) -> None:
         (parallel.distributed_executor_backend != "mp", "ranks are processes", "--distributed-executor-backend mp"),
         (parallel.tensor_parallel_size > 1 or parallel.data_parallel_size > 1, "a rank is one process", "-tp 1 -dp 1"),
         (not config.model_config.enforce_eager, "stages are not compiled", "--enforce-eager"),
+        (not config.scheduler_config.enable_chunked_prefill, "prompts are not chunked", "--enable-chunked-prefill"),
         (bool(config.scheduler_config.async_scheduling), "batches are scheduled in step", "--no-async-scheduling"),
         (config.speculative_config is not None, "drafts are not carried between stages", "no speculative decoding"),
         (config.lora_config is not None, "adapters are not loaded by stages", "no LoRA"),

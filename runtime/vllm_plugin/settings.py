@@ -3,26 +3,35 @@
 {"vppc": {"mode": "shadow", "journal": "DIR"}}      vLLM as it is, with a journal of its batches for ``vppc shadow``
 {"virtual_pipeline_parallel_size": 2}               folded: two virtual stages a rank, of as many layers each
 {"virtual_pipeline_parallel_size": 2, "vpp_layer_ranges": [[[0, 16], [46, 61]], [[16, 31], [31, 46]]],
- "vppc": {"strategy": "vpp-async", "max_in_flight": 3, "chunks": "tuned.json", "costs": "cost.json"}}
-                                                    the layers of each rank's stages, their order, chunk sizes
+ "vppc": {"strategy": "vpp-async", "max_in_flight": 3, "policy": "srpf", "chunks": "tuned.json", "costs": "cost.json"}}
+                                                    the layers of each rank's stages, their order, the batches
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runtime.vllm_plugin.chunk_plan import PLACE, ChunkPlan, read_chunk_plan
-from vppc.costs.model import CostModel
+from vppc.costs.model import CostModel, LayerCost
 from vppc.errors import InputError
+from vppc.serving.policy import POLICIES
 
 FILE = "--additional-config"
 VPP, RANGES, SECTION = "virtual_pipeline_parallel_size", "vpp_layer_ranges", "vppc"
 FOLDING = ("vpp", "vpp-async", "vpp-packed")
 """The strategies whose chunks come back to the rank that they started on."""
-_KEYS = {"shadow": ("mode", "journal"), "fold": ("strategy", "max_in_flight", "chunks", "costs")}
+BY_TIME = "dcpp"
+"""Chunks that take equal time, as vLLM-Ascend cuts them."""
+_KEYS = {
+    "shadow": ("mode", "journal"),
+    "fold": (
+        "strategy", "max_in_flight", "policy", "patience", "ttft_target", "whole_prompts", "chunks", "costs"
+    ),
+}  # fmt: skip
 
 Ranges = tuple[tuple[tuple[int, int], ...], ...]
 
@@ -37,12 +46,18 @@ class Shadow:
 @dataclass(frozen=True, slots=True)
 class Fold:
     """Folded serving. ``ranges`` are the layers of the stages, by rank, None for even ones; ``strategy`` orders them,
-    and ``max_in_flight`` is how many batches it may have in flight, None for as many as it needs; ``chunks`` is a
-    schedule file or one prompt's chunk sizes; ``costs`` is a cost file to tell the plan drift by."""
+    and ``max_in_flight`` is how many batches it may have in flight, None for as many as it needs; ``policy`` says which
+    prompt is next, None for vLLM's own, with its bound of ``patience`` and its ``ttft_target``, in seconds; with
+    ``whole_prompts`` only whole ones share a batch; ``chunks`` is a schedule file, one prompt's chunk sizes, or
+    :data:`BY_TIME`; ``costs`` is a cost file."""
 
     ranges: Ranges | None = None
     strategy: str = "vpp-async"
     max_in_flight: int | None = None
+    policy: str | None = None
+    patience: float = 60.0
+    ttft_target: float = 10.0
+    whole_prompts: bool = False
     chunks: str | tuple[int, ...] | None = None
     costs: str | None = None
 
@@ -54,7 +69,7 @@ class Fold:
 
     def chunk_plan(self) -> ChunkPlan | None:
         """The tuned chunks. Raises InputError for a file that has none."""
-        return None if self.chunks is None else read_chunk_plan(self.chunks, FILE)
+        return None if self.chunks in (None, BY_TIME) else read_chunk_plan(self.chunks, FILE)
 
     def cost(self, layers: int) -> CostModel | None:
         """The costs. Raises InputError for a file that has none for a model of so many layers."""
@@ -65,6 +80,10 @@ class Fold:
         cost = read_cost(self.costs)
         check_layers(cost, layers, file=self.costs)
         return cost
+
+    def equal_cost(self, layers: int) -> CostModel:
+        """What to go by without costs: all tokens take equally long, in all layers."""
+        return CostModel((LayerCost(layers, per_token=1.0),))
 
     def layers(self, pp: int, layers: int) -> tuple[int, ...]:
         """How many layers each stage has, in the order in which a batch visits them: rank 0 to pp - 1, and back.
@@ -122,6 +141,16 @@ def read_settings(additional: Any) -> Shadow | Fold | None:
     strategy = section.get("strategy", "vpp-async")
     if strategy not in FOLDING:
         raise InputError(f"{strategy!r} does not fold", file=FILE, place="vppc.strategy", remedy=", ".join(FOLDING))
+    policy = section.get("policy")
+    if policy not in (None, *POLICIES):
+        raise InputError(f"{policy!r} is none", file=FILE, place="vppc.policy", remedy=f"one of {', '.join(POLICIES)}")
+    seconds = {key: section[key] for key in ("patience", "ttft_target") if key in section}
+    for key, value in seconds.items():
+        if type(value) not in (int, float) or not 0 <= value < math.inf:
+            raise InputError(f"{value!r} are no seconds", file=FILE, place=f"vppc.{key}", remedy="0 or more")
+    whole = section.get("whole_prompts", False)
+    if type(whole) is not bool:
+        raise InputError(f"{whole!r} is no answer", file=FILE, place="vppc.whole_prompts", remedy="true or false")
     chunks = section.get("chunks")
     if not isinstance(chunks, str | list | None):
         raise InputError(f"{chunks!r} is no plan", file=FILE, place=PLACE, remedy="a schedule file, or a list of sizes")
@@ -129,7 +158,8 @@ def read_settings(additional: Any) -> Shadow | Fold | None:
     if not isinstance(costs, str | None):
         raise InputError(f"{costs!r} is no file", file=FILE, place="vppc.costs", remedy="a cost file")
     sizes = tuple(chunks) if isinstance(chunks, list) else chunks
-    return Fold(_ranges(additional.get(RANGES)), strategy, most, sizes, costs)
+    ranges = _ranges(additional.get(RANGES))
+    return Fold(ranges, strategy, most, policy, **seconds, whole_prompts=whole, chunks=sizes, costs=costs)
 
 
 def _ranges(given: Any) -> Ranges | None:
