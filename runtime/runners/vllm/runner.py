@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from vllm.config import VllmConfig
+from vllm.distributed.parallel_state import get_tp_group
 
 from runtime.plan import Plan
 from runtime.reference.prompts import Prompts, read_prompts
 from runtime.runners.protocol import Buffer, TensorSpec
 from runtime.runners.vllm.batch import Batch, batch_of
 from runtime.runners.vllm.config import Room, engine_config, room_of, room_to_grow
+from runtime.runners.vllm.shares import Shares
 from runtime.runners.vllm.stage import Stage
-from runtime.runners.vllm.upstream import StagePlace, join_world
+from runtime.runners.vllm.upstream import Ranks, StagePlace, build
 from vppc.errors import InputError
 from vppc.ir.schedule import Part, Schedule
 
@@ -35,6 +38,7 @@ class VllmRunner:
         plan: Plan,
         rank: int,
         config: VllmConfig,
+        device: torch.device,
         prompts: Prompts,
         room: Room,
         *,
@@ -45,6 +49,7 @@ class VllmRunner:
         Raises InputError for a model that cannot be run in stages.
         """
         self._plan, self._prompts, self._observe = plan, prompts, observe
+        self._device, self._shares = device, Shares(get_tp_group())
         self._prompt_tokens: dict[int, list[int]] = {}
         self._outputs: dict[int, list[int]] = {}
         layers = [stage.layers[1] - stage.layers[0] for stage in plan.stages]
@@ -52,6 +57,7 @@ class VllmRunner:
             stage: Stage(
                 config,
                 StagePlace(stage, layers),
+                device,
                 blocks=room.blocks,
                 prompt=self._prompt,
                 outputs=lambda request: self._outputs.get(request, []),
@@ -61,14 +67,19 @@ class VllmRunner:
         self._last = self._stages.get(len(layers) - 1)
         carried = next(iter(self._stages.values())).payload
         self._names = tuple(carried)
-        self._payload = tuple(TensorSpec(name, tuple(each.shape[1:]), each.dtype) for name, each in carried.items())
-        check_payload(plan, self._payload)
+        whole = tuple(TensorSpec(name, tuple(each.shape[1:]), each.dtype) for name, each in carried.items())
+        check_payload(plan, whole)
+        self._widths = [each.row[-1] for each in whole]
+        if any(width % self._shares.size for width in self._widths):
+            raise InputError(f"activations of {self._widths} values cannot be shared", file="--tp", remedy="a divisor")
+        self._payload = tuple(replace(each, row=(each.row[-1] // self._shares.size,)) for each in whole)
         self._unsampled: Batch | None = None  # what the last stage has run and not sampled from
         self._sampled: dict[int, int] = {}
 
     @property
     def payload(self) -> tuple[TensorSpec, ...]:
-        """What vLLM's model hands from stage to stage: for a decoder its hidden states and the residual."""
+        """What vLLM's model hands from stage to stage: for a decoder its hidden states and the residual; of several
+        processes a rank each has a share, see :class:`Shares`."""
         return self._payload
 
     @property
@@ -78,11 +89,11 @@ class VllmRunner:
 
     def prepare(self, chunk: int, skip: frozenset[int]) -> Batch:
         """The slices of a chunk without the parts of the requests in ``skip``."""
-        return batch_of(self._plan.chunks[chunk].parts, skip, self._plan.requests)
+        return batch_of(self._plan.chunks[chunk].parts, skip, self._plan.requests, self._device)
 
     def prepare_prefix(self, part: Part) -> Batch:
         """The slice of a piece of a cached prefix."""
-        return batch_of((part,), frozenset(), self._plan.requests)
+        return batch_of((part,), frozenset(), self._plan.requests, self._device)
 
     def forward(self, stage: int, prepared: Batch, inputs: Buffer | None, outputs: Buffer | None) -> None:
         """Runs a stage; rows of skipped parts come out as zeros. vLLM computes logits with the last stage."""
@@ -97,12 +108,15 @@ class VllmRunner:
                 self._sample()
         if outputs is None:
             return
-        for name, tensor in zip(self._names, outputs, strict=True):
+        for name, width, tensor in zip(self._names, self._widths, outputs, strict=True):
             rows = tensor[: prepared.tokens]
-            if prepared.rows is not None or name not in made:
-                rows.zero_()
+            if name in made and prepared.rows is None:
+                rows.copy_(self._shares.part(made[name]).view_as(rows))
+                continue
+            whole = tensor.new_zeros(prepared.tokens, width)
             if name in made:
-                rows[slice(None) if prepared.rows is None else prepared.rows] = made[name]
+                whole[prepared.rows] = made[name]
+            rows.copy_(self._shares.part(whole).view_as(rows))
 
     def sample(self, prepared: Batch, inputs: Buffer) -> Sequence[tuple[int, int]]:
         """The likeliest next token of every request that ends or decodes in the chunk."""
@@ -134,9 +148,12 @@ class VllmRunner:
                 self._observe(request, logits)
 
     def _rows(self, prepared: Batch, buffer: Buffer) -> list[Tensor]:
-        if prepared.rows is None:
-            return [tensor[: prepared.tokens] for tensor in buffer]
-        return [tensor[prepared.rows] for tensor in buffer]
+        tokens = prepared.tokens
+        whole = [
+            self._shares.whole(tensor[:tokens], (tokens, width))
+            for tensor, width in zip(buffer, self._widths, strict=True)
+        ]
+        return whole if prepared.rows is None else [tensor[prepared.rows] for tensor in whole]
 
     def _prompt(self, request: int) -> list[int]:
         if request not in self._prompt_tokens:
@@ -153,19 +170,22 @@ def vllm_runner(
     """
     if arguments.model is None:
         raise InputError("needs a checkpoint", file="--runner vllm", remedy="--model DIR")
-    if place.tensor.size > 1 or place.device.type != "cpu":
-        raise InputError(
-            f"runs one process a rank on the CPU, not {place.tensor.size} on {place.device.type}",
-            file="--runner vllm",
-            remedy="--tp 1 --device cpu",
-        )
     room = room_of(plan, place.rank) if isinstance(plan, Schedule) else room_to_grow(plan, place.rank)
-    config = engine_config(arguments.model, arguments.dtype, plan.model.layers, room)
-    join_world(config)
+    ranks = Ranks(plan.pp, place.tensor.size, place.rank * place.tensor.size + place.tensor.rank)
+    config = engine_config(arguments.model, arguments.dtype, plan.model.layers, room, ranks.tp)
+    if build().rows(config, ranks.tp) < ranks.tp:
+        raise InputError(
+            "hands on other rows on each process, which the buffers of a schedule are not made for",
+            file="--runner vllm",
+            remedy="VLLM_ASCEND_ENABLE_FLASHCOMM1=0; vLLM's own server takes it",
+        )
+    device = build().start(config, ranks)
+    if device.type != place.device.type:
+        raise InputError(f"vLLM's build here is for {build().name}", file="--device", remedy=f"--device {build().name}")
     given = read_prompts(arguments.prompts) if arguments.prompts is not None else None
     vocabulary = config.model_config.get_vocab_size()
     prompts = Prompts(plan.requests, vocabulary, given=given, seed=arguments.seed, file=arguments.prompts or "")
-    return VllmRunner(plan, place.rank, config, prompts, room, observe=observe)
+    return VllmRunner(plan, place.rank, config, device, prompts, room, observe=observe)
 
 
 def check_payload(plan: Plan, carried: Sequence[TensorSpec]) -> None:

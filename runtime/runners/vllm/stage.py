@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 from vllm.config import VllmConfig
 from vllm.sampling_params import SamplingParams
@@ -33,6 +34,7 @@ class Stage:
         self,
         config: VllmConfig,
         place: StagePlace,
+        device: torch.device,
         *,
         blocks: Callable[[int, int], int],
         prompt: Callable[[int], list[int]],
@@ -40,7 +42,7 @@ class Stage:
     ) -> None:
         """Loads the stage's weights. ``blocks`` are as in :class:`runtime.runners.vllm.config.Room`."""
         self._place, self._prompt, self._outputs = place, prompt, outputs
-        self._runner = load_stage(config, place)
+        self._runner = load_stage(config, place, device)
         own = self._runner.vllm_config
         if not hasattr(self._runner.model, "make_empty_intermediate_tensors"):
             raise InputError("vLLM's model does not take a pipeline", file=own.model_config.model)
@@ -51,7 +53,7 @@ class Stage:
             own.cache_config.num_gpu_blocks_override = own.cache_config.num_gpu_blocks = blocks(size, page) + 1
             (cache,) = get_kv_cache_configs(own, [spec], [0])
             self._runner.initialize_kv_cache(cache)
-        if self._runner.reorder_batch_threshold is not None:
+        if self._runner.reorder_batch_threshold not in (None, 1):
             raise InputError("vLLM's attention for it orders batches in its own way", file=own.model_config.model)
         self._manager = KVCacheManager(
             kv_cache_config=cache,
@@ -67,7 +69,9 @@ class Stage:
     def payload(self) -> dict[str, Tensor]:
         """The tensors behind the stage, by vLLM's names, for one token."""
         model = self._runner.model_config
-        made = self._runner.model.make_empty_intermediate_tensors(batch_size=1, dtype=model.dtype, device="cpu")
+        made = self._runner.model.make_empty_intermediate_tensors(
+            batch_size=1, dtype=model.dtype, device=self._runner.device
+        )
         return dict(made.tensors)
 
     @property

@@ -1,16 +1,16 @@
-"""All that makes a model runner of vLLM a virtual stage, in one place. Made for vLLM 0.28.0.
+"""All that makes a model runner of vLLM a virtual stage, in one place. Made for vLLM 0.28.0, and the vLLM below
+vLLM-Ascend. What differs between vLLM's builds is a :class:`Build`, see ``cpu`` and :mod:`runtime.runners.vllm_ascend`.
 
 * ``parallel_state._PP`` is a :class:`StageView` while a stage builds or runs. ``parallel_state.get_pp_group`` returns
   that global, and models and the model runner ask it who they are; a process here holds several stages.
 * ``VLLM_PP_LAYER_PARTITION`` is set while a stage builds. ``distributed.utils.get_pp_indices`` reads it; the
   schedule says which layers a stage has.
-* :class:`StageRunner` overrides ``GPUModelRunner._may_reorder_batch``, which is there for it, to keep the requests of a
-  batch in the order of the chunk's parts. The rows of an activation are in that order on all stages, also on one that
-  has learned of a cancellation before another.
+* :class:`InOrder` overrides ``GPUModelRunner._may_reorder_batch``, which is there for it, to bring the requests of a
+  batch into the order of the scheduler's output. The rows of an activation are in that order on all stages, also on
+  one that has learned of a cancellation before another. Attention that then orders them in its own way does so alike
+  on all stages.
 * ``intermediate_tensors``, where a stage behind the first reads its input, is allocated. ``GPUModelRunner._dummy_run``
   does that, which the CPU backend never calls in eager mode.
-* ``VLLM_DIST_IDENT``, by which the CPU communicator names its shared memory, is set. ``CPUWorker.init_device`` does
-  that, and there is no worker here.
 
 The process group of the run is vLLM's world: ``init_distributed_environment`` takes the one that is there.
 """
@@ -19,17 +19,60 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
-import torch.distributed as dist
-import vllm.v1.worker.cpu.shm  # noqa: F401  it has to come before other modules of the CPU worker
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed import parallel_state
+from vllm.platforms import current_platform
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """``pp`` pipeline ranks of ``tp`` processes each, and the number of this one: ``rank * tp + tp rank``."""
+
+    pp: int
+    tp: int
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A build of vLLM that stages run on, by the ``name`` of its device.
+
+    ``collectives`` is the backend of its process groups, ``runner`` makes a stage's model runner, ``start`` makes
+    vLLM's process groups outside its server and gives the device. ``rows(config, tokens)`` of an activation are those
+    that a stage of one process hands on for so many tokens; where there are fewer than tokens, each process of a
+    rank has others, and else all have the same.
+    """
+
+    name: str
+    collectives: str
+    runner: Callable[[VllmConfig, torch.device], Any]
+    start: Callable[[VllmConfig, Ranks], torch.device]
+    rows: Callable[[VllmConfig, int], int]
+
+
+@cache
+def build() -> Build:
+    """The build that is installed here."""
+    if current_platform.is_cpu():
+        from runtime.runners.vllm.cpu import CPU
+
+        return CPU
+    from runtime.runners.vllm_ascend.stages import ASCEND
+
+    return ASCEND
+
+
+def all_rows(config: VllmConfig, tokens: int) -> int:
+    """One a token."""
+    return tokens
 
 
 class StageView:
@@ -44,15 +87,17 @@ class StageView:
         return getattr(self._group, name)
 
 
-class StageRunner(CPUModelRunner):  # type: ignore[misc]  # vLLM is not there when types are checked
-    """vLLM's model runner for CPUs; the rows of its batches are in the order of the scheduler's output."""
+class InOrder:
+    """Mixed into a model runner of vLLM: its batches are in the order of the scheduler's output."""
+
+    input_batch: Any
 
     def _may_reorder_batch(self, scheduler_output: SchedulerOutput) -> None:
-        super()._may_reorder_batch(scheduler_output)
         batch = self.input_batch
         for index, request in enumerate(scheduler_output.num_scheduled_tokens):
             if (found := batch.req_id_to_index[request]) != index:
                 batch.swap_states(index, found)
+        super()._may_reorder_batch(scheduler_output)  # type: ignore[misc]
 
 
 class StagePlace:
@@ -87,11 +132,11 @@ class StagePlace:
                 os.environ["VLLM_PP_LAYER_PARTITION"] = before
 
 
-def load_stage(config: VllmConfig, place: StagePlace) -> StageRunner:
+def load_stage(config: VllmConfig, place: StagePlace, device: torch.device) -> Any:
     """A model runner with the weights of one stage, and a configuration of its own, in which its layers register."""
     own = copy.deepcopy(config)
     with place.building(own):
-        runner = StageRunner(own, torch.device("cpu"))
+        runner = build().runner(own, device)
         runner.load_model()
         if not place.first:
             allocate_inputs(runner)
@@ -100,20 +145,20 @@ def load_stage(config: VllmConfig, place: StagePlace) -> StageRunner:
 
 def allocate_inputs(runner: Any) -> None:
     """The tensors in which a model runner of a stage behind the first keeps its input."""
+    rows = build().rows(runner.vllm_config, runner.max_num_tokens)
     runner.intermediate_tensors = runner.model.make_empty_intermediate_tensors(
-        batch_size=runner.max_num_tokens, dtype=runner.model_config.dtype, device=runner.device
+        batch_size=rows, dtype=runner.model_config.dtype, device=runner.device
     )
 
 
-def join_world(config: VllmConfig) -> None:
+def join_world(config: VllmConfig, ranks: Ranks, collectives: str) -> None:
     """Make vLLM's process groups over the processes of the run, all together, anew for each model.
 
-    Each process is a pipeline rank; which stage it is when, :class:`StagePlace` says.
+    Each process is of a pipeline rank; which stage it is when, :class:`StagePlace` says.
     """
-    os.environ.setdefault("VLLM_DIST_IDENT", os.environ["MASTER_PORT"])
-    size, rank = dist.get_world_size(), dist.get_rank()
     if parallel_state.model_parallel_is_initialized():
         parallel_state.destroy_model_parallel()  # a model with experts has a group that others do not have
+    size, process = ranks.pp * ranks.tp, ranks.process
     with set_current_vllm_config(config):
-        parallel_state.init_distributed_environment(size, rank, "env://", rank, "gloo")
-        parallel_state.ensure_model_parallel_initialized(1, size)
+        parallel_state.init_distributed_environment(size, process, "env://", process, collectives)
+        parallel_state.ensure_model_parallel_initialized(ranks.tp, ranks.pp)
