@@ -61,21 +61,25 @@ class FoldScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not there when 
             self.skipped_waiting.remove_requests(ready)
             for request in reversed(ready):
                 self.waiting.prepend_request(request)
-        return {
-            request.request_id: request
-            for request in self.waiting
-            if not request.num_stale_output_tokens or request.drop_stale_output
-        }
+        return {request.request_id: request for request in self.waiting if not self._stale(request)}
+
+    def _stale(self, request: Any) -> bool:
+        """Whether what was computed of a waiting request before it was preempted is still on its way."""
+        return bool(request.num_stale_output_tokens and not request.drop_stale_output)
 
     def _hit(self, request: Any) -> int:
         """How many tokens vLLM will find computed of a waiting request."""
         if request.num_computed_tokens:  # its blocks were loaded from elsewhere
             return int(request.num_computed_tokens)
-        if not self.kv_cache_manager.prefix_cache_lookup_enabled(request):
+        if not self._looks_up(request):
             return 0
         return int(
             self.kv_cache_manager.coordinator.find_longest_cache_hit(request.block_hashes, request.num_tokens - 1)[1]
         )
+
+    def _looks_up(self, request: Any) -> bool:
+        """Whether vLLM looks for a request's tokens in the prefix cache."""
+        return bool(self.kv_cache_manager.prefix_cache_lookup_enabled(request))
 
     def _room(self) -> float:
         """The tokens of further requests for which there are blocks, and a place among those that run."""

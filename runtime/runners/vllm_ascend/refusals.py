@@ -35,6 +35,8 @@ def _scheduling(config: Any) -> Iterator[tuple[bool, str, str]]:
         "no enable_balance_scheduling",
     )
     yield enabled("batch_job_sched_config"), "batches by job replace planned ones", "no batch_job_sched_config"
+    short_first = enabled("short_request_first_config")
+    yield short_first, "its queue is not the one that is planned for", "no short_request_first_config"
     dynamic = asked.get("SLO_limits_for_dynamic_batch", -1) != -1
     yield dynamic, "dynamic batches replace planned ones", "no SLO_limits_for_dynamic_batch"
     yield enabled("xlite_graph_config"), "Xlite has a model runner of its own", "no xlite_graph_config"
