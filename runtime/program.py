@@ -10,7 +10,7 @@ from runtime.faults import RunFailed
 from runtime.reading import schedule_of
 from runtime.world import World
 from vppc.errors import CheckFailed, InputError
-from vppc.ir.certificate import Certificate, check_certificate
+from vppc.ir.rules import check
 from vppc.ir.schedule import Schedule
 
 _REMEDY = "name a schedule that vppc compile wrote"
@@ -41,18 +41,14 @@ def proven(data: bytes, path: str) -> Loaded:
 
     Raises InputError and CheckFailed as :func:`load` does.
     """
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"cannot be read: {error}", file=path, remedy=_REMEDY) from None
-    schedule = schedule_of(text, path)
-    if "certificate" not in schedule.extra:
+    schedule = schedule_of(data, path)
+    if schedule.certificate is None:
         raise InputError(
             "has no certificate, and unproven programs are not run",
             file=path,
             remedy="`vppc verify` it, and `vppc convert` it to JSON, which adds one",
         )
-    findings = check_certificate(schedule, Certificate.read(schedule.extra["certificate"], path))
+    findings = check(schedule)
     if findings:
         raise CheckFailed(findings, file=path)
     return Loaded(schedule, hashlib.sha256(data).hexdigest())

@@ -7,12 +7,15 @@ builds, and what cannot be built is not a schedule. :mod:`vppc.ir.document` has 
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from vppc.costs.model import CostModel, LayerCost, Linear
 from vppc.errors import InputError
+from vppc.ir.certificate import Certificate
 from vppc.ir.instruction import LARGEST, Program
+from vppc.ir.lifting import load
 from vppc.ir.rows import rows_of
 from vppc.ir.schedule import Channel, Chunk, Model, Part, Request, Schedule, Stage
 from vppc.ir.segment import Continuation, Segment
@@ -20,16 +23,19 @@ from vppc.ir.segment import Continuation, Segment
 MOST_BUFFERS = 2**20
 LARGEST_AMOUNT = 1e18
 _BROKEN = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
-_OWN = ("format", "version", "strategy", "model", "pp", "vp", "stages", "channels", "requests", "chunks", "programs")
+_OWN = (
+    *("format", "version", "strategy", "model", "pp", "vp", "stages", "channels", "requests", "chunks", "programs"),
+    "certificate",
+)
 
 
-def schedule_of(text: str, file: str) -> Schedule:
-    """The schedule in a JSON text. Raises InputError when it is none, or of another version."""
+def schedule_of(data: bytes, file: str) -> Schedule:
+    """The schedule in the bytes of a JSON file. Raises InputError when it is none, or of another version."""
+    document = load(data, file, json.loads)
     try:
-        document = json.loads(text)
         if document["format"] != "vppc.schedule" or document["version"] != 1:
             raise ValueError("it is not a vppc.schedule of version 1")
-        return _schedule(document)
+        return _schedule(document, file)
     except _BROKEN as error:
         raise InputError(
             f"is no schedule that can be run: {error!r}", file=file, remedy=f"`vppc verify {file}` says what is wrong"
@@ -39,7 +45,7 @@ def schedule_of(text: str, file: str) -> Schedule:
 def segment_of(data: bytes) -> Segment:
     """The segment in a JSON text. Raises InputError when it is none, or of another version."""
     try:
-        document = json.loads(data)
+        document = load(data, "", json.loads)
         if document["format"] != "vppc.segment" or document["version"] != 1:
             raise ValueError("it is not a vppc.segment of version 1")
         known = ("format", "version", "sequence", "previous", "requests", "chunks", "programs")
@@ -49,7 +55,7 @@ def segment_of(data: bytes) -> Segment:
             requests=_requests(document["requests"]),
             chunks=_chunks(document["chunks"]),
             programs=tuple(
-                Continuation(_int(each["rank"]), _int(each["from"]), rows_of(each["instructions"]))
+                Continuation(_int(each["rank"]), _int(each["from"]), _code(each["instructions"]))
                 for each in document["programs"]
             ),
             extra=_extra(document, known),
@@ -72,7 +78,7 @@ def cost_of(document: Mapping[str, Any]) -> CostModel:
     )
 
 
-def _schedule(document: Mapping[str, Any]) -> Schedule:
+def _schedule(document: Mapping[str, Any], file: str) -> Schedule:
     return Schedule(
         strategy=document["strategy"],
         model=Model(_text(document["model"]["name"]), _int(document["model"]["layers"])),
@@ -84,7 +90,14 @@ def _schedule(document: Mapping[str, Any]) -> Schedule:
         chunks=_chunks(document["chunks"]),
         programs=tuple(_program(p) for p in document["programs"]),
         extra=_extra(document, _OWN),
+        certificate=_certificate(document.get("certificate"), file),
     )
+
+
+def _certificate(document: Any, file: str) -> Certificate | None:
+    if document is None or isinstance(document, Certificate):
+        return document
+    return Certificate.read(document, file)
 
 
 def _stage(document: Mapping[str, Any]) -> Stage:
@@ -101,7 +114,9 @@ def _requests(documents: Sequence[Mapping[str, Any]]) -> tuple[Request, ...]:
     )
 
 
-def _chunks(documents: Sequence[Mapping[str, Any]]) -> tuple[Chunk, ...]:
+def _chunks(documents: Sequence[Any]) -> tuple[Chunk, ...]:
+    if isinstance(documents, tuple):
+        return documents
     return tuple(Chunk(tuple(map(_part, c["parts"]))) for c in documents)
 
 
@@ -114,8 +129,12 @@ def _part(document: Mapping[str, Any]) -> Part:
 
 def _program(document: Mapping[str, Any]) -> Program:
     extra = _extra(document, ("rank", "buffers", "instructions"))
-    code = rows_of(document["instructions"])
+    code = _code(document["instructions"])
     return Program(_int(document["rank"]), _int(document["buffers"], MOST_BUFFERS), code, extra=extra)
+
+
+def _code(instructions: Any) -> array[int]:
+    return instructions if isinstance(instructions, array) else rows_of(instructions)
 
 
 def _extra(document: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from array import array
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from hypothesis import strategies as st
 
 from vppc.cli.schema import command
 from vppc.errors import InputError, VppcError
-from vppc.ir import instruction_json
+from vppc.ir import instruction_json, lifting
+from vppc.ir.certificate import Certificate
 from vppc.ir.document import (
     digest,
     parse_schedule,
@@ -187,6 +189,12 @@ programs = st.builds(
 continuations = st.builds(
     lambda rank, start, code, extra: Continuation(rank, start, *code, extra), numbers, numbers, codes(), extras
 )
+tables = {
+    width: st.lists(st.integers(-(2**31), LARGEST), max_size=4 * width).map(
+        lambda each, width=width: array("i", each[: len(each) // width * width])
+    )
+    for width in (2, 3)
+}
 schedules = st.builds(
     Schedule,
     strategy=strings,
@@ -199,6 +207,7 @@ schedules = st.builds(
     chunks=tuples(chunks),
     programs=tuples(programs),
     extra=extras,
+    certificate=st.none() | st.builds(Certificate, tables[2], tuples(tables[3]), extras),
 )
 segments = st.builds(
     Segment,
@@ -273,7 +282,7 @@ def test_the_layout_of_the_text_and_how_it_is_cut_into_pieces_change_nothing(
         return [shuffle(each) for each in value] if isinstance(value, list) else value
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(instruction_json, "_PIECE", piece)
+        patch.setattr(lifting, "_PIECE", piece)
         patch.setattr(instruction_json, "_LINES", piece)
         document = json.loads(written(schedule))
         text = json.dumps(shuffle(document) if shuffled else document, indent=indent)
@@ -281,11 +290,27 @@ def test_the_layout_of_the_text_and_how_it_is_cut_into_pieces_change_nothing(
 
 
 def test_ordinary_lists_are_lifted_and_lists_with_unknown_keys_are_not() -> None:
-    skeleton, lifted = instruction_json.lift_instructions(TEXT) or ("", [])
-    assert lifted == [program.code for program in SMALL.programs]
-    assert skeleton.count("NaN") == 2
-    assert "FORWARD" not in skeleton
-    assert instruction_json.lift_instructions(TEXT.replace('"of": 4', '"of": 4, "why": 0')) is None
+    certificate = Certificate(array("i", (0, 7, 1, -6)), (array("i", (0, 0, 3)), array("i")))
+    text = written(replace(SMALL, certificate=certificate))
+
+    def compact(old: str = "", new: str = "") -> list[bool]:
+        assert old in text
+        document = lifting.load(text.replace(old, new, 1).encode(), "", json.loads)
+        lists = [document["chunks"], document["certificate"]] + [each["instructions"] for each in document["programs"]]
+        return [isinstance(each, tuple | Certificate | array) for each in lists]
+
+    assert compact() == [True] * 4
+    assert compact('"of": 4', '"of": 4, "why": 0') == [True, True, True, False]
+    assert compact('"tokens": 8', '"tokens": 8, "why": 0') == [False, True, True, True]
+    assert compact('"tokens": 8}]', '"tokens": 8}], "why": 0') == [False, True, True, True]
+    assert compact('"tokens": 8', '"tokens": 8, "decode": false') == [True] * 4
+    assert compact('"order": [[0, 7], [', '"order": [[0, 7], [0, ') == [True, False, True, True]
+    assert compact("[[[0, 0, 3]], []]}", '[[[0, 0, 3]], []], "why": 0}') == [True, False, True, True]
+    for wrong in ("-1", "true", "2147483648", "1.0", "null"):
+        assert compact('"start": 0', f'"start": {wrong}') == [False, True, True, True]
+        assert compact('"of": 1', f'"of": {wrong}') == [True, True, False, True]
+    with pytest.raises(InputError, match="appears twice"):
+        compact('"start": 0', '"start": 1, "st\\u0061rt": 0')
 
 
 def test_lists_of_instructions_elsewhere_are_left_alone() -> None:
@@ -471,13 +496,15 @@ def test_optional_keys_are_kept_as_they_are() -> None:
         "payload": [tensor],
         "prediction": {"makespan": 1},
         "provenance": {"when": "12:00"},
-        "certificate": {"events": []},
+        "certificate": {"order": [[0, 1]], "lifetimes": [[]], "by": "hand"},
     }
     document = json.loads(TEXT) | added
     document["stages"][0] |= {"modules": ["embed"], "payload": [tensor]}
     document["programs"][0] |= {"memory": {"limit": 1, "weights": 2.5, "kv_per_token": 0, "x": None}}
     document["programs"][0]["instructions"][3]["why"] = "a: b"
     schedule = parse_schedule(json.dumps(document))
+    assert schedule.certificate == Certificate(array("i", (0, 1)), (array("i"),), {"by": "hand"})
+    del added["certificate"]
     assert schedule.extra == {"cost": SMALL.extra["cost"], **added}
     assert schedule.stages[0].extra == {"modules": ["embed"], "payload": [tensor]}
     assert schedule.programs[0].extra == {"memory": document["programs"][0]["memory"]}

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tests.edits import arranged, by_hand, changed, dropped, inserted, moved, with_program
 from tests.random_schedules import random_schedule
 from vppc.errors import Finding
+from vppc.ir.certificate import Certificate
 from vppc.ir.instruction import LARGEST, WAIT, WIDTH, Forward, Instruction, Program, Recv, Sample, Send, Wait
 from vppc.ir.rules import RULES, Verifier, check, check_stream
 from vppc.ir.rules.explain import describe
@@ -99,7 +100,7 @@ LIFETIMES = [
 
 
 def certified(order: list[list[int]] = ORDER, lifetimes: list[list[list[int]]] = LIFETIMES) -> Schedule:
-    return replace(BASE, extra={"certificate": {"order": order, "lifetimes": lifetimes}})
+    return replace(BASE, certificate=Certificate.read({"order": order, "lifetimes": lifetimes}))
 
 
 BAD: dict[str, Callable[[], Schedule]] = {

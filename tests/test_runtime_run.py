@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ class TestTimed:
 
     def test_it_needs_costs(self, tmp_path: Path) -> None:
         schedule = paper("cpp", 3, 2)
-        bare = Schedule(**{**vars(schedule), "extra": {"certificate": schedule.extra["certificate"]}})
+        bare = replace(schedule, extra={})
         arguments = [written(bare, tmp_path / "plan.json"), "--runner", "timed", "--timeout", "8"]
         ended = World(tmp_path, 2, main, lambda process: (arguments,)).ended()
         assert ended.statuses == [2, 2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from dataclasses import replace
 from random import Random
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from tests.edits import by_hand, changed
 from tests.random_schedules import random_schedule
 from vppc.errors import CheckFailed, Finding
+from vppc.ir.certificate import Certificate
 from vppc.ir.instruction import WIDTH, Forward, Program, Recv, Sample, Send, Wait
 from vppc.ir.rules import Verifier, check, check_stream
 from vppc.ir.schedule import Part, Schedule
@@ -97,7 +99,7 @@ def test_a_stream_is_proven_open_after_every_segment_and_closed_at_its_end(
     assert verifier.certificate().lifetimes == whole_lifetimes(whole)
 
 
-def whole_lifetimes(schedule: Schedule) -> list[list[list[int]]]:
+def whole_lifetimes(schedule: Schedule) -> tuple[array[int], ...]:
     verifier = Verifier(schedule)
     verifier.findings(closed=True)
     return verifier.certificate().lifetimes
@@ -226,10 +228,13 @@ def test_extending_joins_notes_and_drops_what_was_said_of_the_shorter_one() -> N
     first, segment = by_segment()
     rank0, rank1 = segment.programs
     noted = replace(segment, programs=(replace(rank0, notes={1: {"why": "late"}}), rank1))
-    base = replace(first, extra={"certificate": {}, "prediction": {}, "provenance": {"by": "hand"}})
+    base = replace(
+        first, extra={"prediction": {}, "provenance": {"by": "hand"}}, certificate=Certificate(array("i"), ())
+    )
     joined = extend(base, noted)
     assert joined.programs[0].notes == {9: {"why": "late"}}
     assert joined.extra == {"provenance": {"by": "hand"}}
+    assert joined.certificate is None
 
 
 def test_no_part_of_a_cancelled_request_follows() -> None:

@@ -19,10 +19,10 @@ from tests.random_schedules import random_schedule
 from tests.test_segments import cut
 from vppc.cli import vppc
 from vppc.errors import CheckFailed, InputError
-from vppc.ir.certificate import prove
+from vppc.ir.certificate import LIFETIME, entries
 from vppc.ir.document import digest, schedule_text, segment_text
 from vppc.ir.instruction import Forward
-from vppc.ir.rules import Verifier, check
+from vppc.ir.rules import Verifier, check, prove
 from vppc.ir.rules.memory import buffer_bytes, peak_buffers, peak_kv_tokens
 from vppc.ir.schedule import Schedule
 
@@ -97,7 +97,8 @@ def test_segments_are_files_behind_the_schedule(tmp_path: Path) -> None:
 
 
 def test_bad_input_names_the_file(tmp_path: Path) -> None:
-    path = written(tmp_path / "plan.json", replace(by_hand(), extra={"certificate": {"order": 3}}))
+    path = written(tmp_path / "plan.json", replace(by_hand(), extra={"x": 0}))
+    path.write_text(path.read_text().replace('"x": 0', '"certificate": {"order": 3}'))
     for arguments, place in (
         ([str(path)], "certificate.order"),
         ([str(tmp_path / "none.json")], ""),
@@ -142,7 +143,8 @@ def test_the_kv_of_a_request_is_resident_from_its_first_part_to_its_last(seed: i
 def test_the_most_buffers_in_use_at_once(seed: int) -> None:
     schedule = random_schedule(Random(seed))
     for tape, lifetimes in zip(Verifier(schedule).tapes, prove(schedule).lifetimes, strict=True):
-        used = [sum(first <= index <= last for _, first, last in lifetimes) for index in range(len(tape))]
+        held = list(entries(lifetimes, LIFETIME))
+        used = [sum(first <= index <= last for _, first, last in held) for index in range(len(tape))]
         assert peak_buffers(tape) == max(used)
 
 

@@ -30,7 +30,7 @@ from runtime.__main__ import main
 from runtime.reference.prompts import Prompts
 from runtime.runners.vllm import require_vllm
 from vppc.errors import InputError
-from vppc.ir.certificate import prove
+from vppc.ir.rules import prove
 from vppc.ir.schedule import Model, Schedule
 
 needs_vllm = pytest.mark.skipif(not installed(), reason=MISSING)
@@ -140,7 +140,7 @@ def random_plan(seed: int) -> Schedule:
         for stage, start, end in zip(schedule.stages, [0, *ends], ends, strict=False)
     )
     schedule = replace(schedule, model=Model("random", LAYERS), stages=stages)
-    return replace(schedule, extra={"certificate": prove(schedule).json()})
+    return replace(schedule, extra={}, certificate=prove(schedule))
 
 
 def decodes(schedule: Schedule) -> int:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from vppc import __version__
 from vppc.costs.document import cost_json
 from vppc.costs.model import CostModel, LayerCost, Linear
-from vppc.ir.certificate import prove
+from vppc.ir.rules import prove
 from vppc.ir.schedule import Json, Model, Request, Schedule
 from vppc.passes.strategies import Options, Pass, passes
 
@@ -54,4 +54,4 @@ def paper_cost(layers: int, seconds: float, transfer: float) -> CostModel:
 
 def certified(schedule: Schedule) -> Schedule:
     """``schedule`` with the certificate of its proof. Raises CheckFailed where it breaks a rule."""
-    return replace(schedule, extra={**schedule.extra, "certificate": prove(schedule).json()})
+    return replace(schedule, certificate=prove(schedule))

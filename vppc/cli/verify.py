@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from vppc.errors import CheckFailed, Finding, InputError
-from vppc.files import decode, read_bytes, source_name, write_text
+from vppc.errors import CheckFailed, Finding
+from vppc.files import read_bytes, source_name, write_text
 from vppc.ir.document import digest, parse_schedule, parse_segment
 from vppc.ir.rules import RULES, Verifier
 from vppc.ir.rules.memory import peak_buffers, peak_kv_tokens
 from vppc.json_text import dumps
+
+T = TypeVar("T")
 
 
 @click.command(name="verify")
@@ -29,10 +31,7 @@ def command(file: str, segments: tuple[str, ...], is_open: bool, as_json: bool) 
     is checked too. What is wrong goes to stderr, one finding a rule and place, with exit status 1.
     """
     verifier = _read(file, segments)
-    try:
-        findings = verifier.findings(closed=not is_open)
-    except InputError as error:
-        raise error.in_file(source_name(file)) from None
+    findings = verifier.findings(closed=not is_open)
     if as_json:
         write_text(None, dumps(_summary(verifier, findings, is_open)) + "\n")
     if findings:
@@ -42,18 +41,16 @@ def command(file: str, segments: tuple[str, ...], is_open: bool, as_json: bool) 
 
 
 def _read(file: str, segments: Sequence[str]) -> Verifier:
-    text, known = _text_and_digest(file)
-    verifier = Verifier(parse_schedule(text, source_name(file)), known)
+    verifier = Verifier(*_with_digest(parse_schedule, file))
     for path in segments:
-        text, known = _text_and_digest(path)
-        verifier.extend(parse_segment(text, source_name(path)), known)
+        verifier.extend(*_with_digest(parse_segment, path))
     return verifier
 
 
-def _text_and_digest(path: str) -> tuple[str, str]:
-    """What is in a file; its bytes are let go, as the files can be large."""
+def _with_digest(parse: Callable[[bytes, str], T], path: str) -> tuple[T, str]:
+    """What is in a file, whose bytes are let go, as they can be many."""
     data = read_bytes(path)
-    return decode(data, source_name(path)), digest(data)
+    return parse(data, source_name(path)), digest(data)
 
 
 def _summary(verifier: Verifier, findings: Sequence[Finding], is_open: bool) -> dict[str, Any]:

@@ -41,10 +41,12 @@ def to_assembly(schedule: Schedule) -> Iterator[str]:
         yield f"\n{rank_line(program)}\n"
         for line in instruction_lines(schedule, program):
             yield f"{line}\n"
-    if schedule.extra:
+    if schedule.extra or schedule.certificate:
         yield "\n"
     for key, value in schedule.extra.items():
         yield f".{key if key.isidentifier() and key.isascii() else json.dumps(key)} {json.dumps(value)}\n"
+    if schedule.certificate:
+        yield f".certificate {''.join(schedule.certificate.text())}\n"
 
 
 def header(schedule: Schedule) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from vppc.errors import InputError
 from vppc.ir.assembly_json import check_keys, json_value, shown
+from vppc.ir.certificate import Certificate
 from vppc.ir.instruction import FORWARD, LARGEST, OPS, RECV, SAMPLE, SEND, WAIT, WIDTH, Program, Row
 from vppc.ir.schedule import Channel, Chunk, Model, Order, Part, Request, Schedule, Stage
 
@@ -222,6 +223,7 @@ class _Reader:
             missing = "schedule" if self.head is None else "model"
             raise InputError(f"no {missing} line", remedy=_expected(missing))
         strategy, pp, vp = self.head
+        certificate = self.extra.pop("certificate", None)
         return Schedule(
             strategy,
             self.model,
@@ -234,6 +236,7 @@ class _Reader:
             self._order(),
             tuple(Program(x.rank, x.buffers, x.code, x.notes, x.extra) for x in self.listings),
             self.extra,
+            certificate,
         )
 
     def _key(self, line: str) -> None:
@@ -244,7 +247,8 @@ class _Reader:
         if key in self.extra:
             raise InputError(f"a second .{key}", remedy="give each key once")
         check_keys("schedule", (key,))
-        self.extra[key] = json_value(line, match.end())
+        value = json_value(line, match.end())
+        self.extra[key] = Certificate.read(value) if key == "certificate" else value
 
     def _directive(self, word: str, values: list[Any], tail: Mapping[str, Any]) -> None:
         if tail and word in ("schedule", "order"):

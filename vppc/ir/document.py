@@ -11,22 +11,24 @@ import hashlib
 import re
 from array import array
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
 from pydantic import TypeAdapter
+from pydantic_core import from_json
 
 from vppc.costs.document import parse_cost
 from vppc.errors import InputError
-from vppc.files import read_text, source_name
+from vppc.files import decode, read_bytes, source_name
 from vppc.ir import schema
 from vppc.ir.assembly_reader import parse_assembly
+from vppc.ir.certificate import Certificate
 from vppc.ir.instruction import Program
-from vppc.ir.instruction_json import Code, Notes, instructions_text, lift_instructions, parse_instructions
+from vppc.ir.instruction_json import Code, Notes, instructions_text, parse_instructions
+from vppc.ir.lifting import load
 from vppc.ir.schedule import Channel, Chunk, Json, Model, Part, Request, Schedule, Stage
 from vppc.ir.segment import Continuation, Segment
-from vppc.json_text import dumps, loads
+from vppc.json_text import dumps
 from vppc.validation import check_format, validate
 
 _SCHEDULE: TypeAdapter[schema.ScheduleHeader] = TypeAdapter(schema.ScheduleHeader)
@@ -40,7 +42,7 @@ def _known(kind: type) -> frozenset[str]:
 _MODEL, _STAGE, _CHANNEL, _REQUEST, _PART, _CHUNK = map(_known, (Model, Stage, Channel, Request, Part, Chunk))
 _PROGRAM = frozenset(("rank", "buffers", "instructions"))
 _CONTINUATION = frozenset(("rank", "from", "instructions"))
-_ASSEMBLY = re.compile(r"\s*(;[^\n]*\n\s*)*schedule\s")
+_ASSEMBLY = re.compile(rb"(\xef\xbb\xbf)?\s*(;[^\n]*\n\s*)*schedule\s")
 """How assembly begins, behind comments."""
 _TOP = frozenset(("format", "version", *(_known(Schedule) - {"order"})))
 _SEGMENT_TOP = frozenset(("format", "version", *_known(Segment)))
@@ -50,17 +52,21 @@ _NOTHING: Json = {}
 
 def read_schedule(path: str) -> Schedule:
     """The schedule in a file (``-`` is stdin). Raises InputError."""
-    return parse_schedule(read_text(path), source_name(path))
+    return parse_schedule(read_bytes(path), source_name(path))
 
 
-def parse_schedule(text: str, file: str = "") -> Schedule:
-    """The schedule in a JSON text, or in assembly; ``file`` is for messages. Raises InputError."""
-    if _ASSEMBLY.match(text):
-        schedule = parse_assembly(text, file)
+def parse_schedule(text: str | bytes, file: str = "") -> Schedule:
+    """The schedule in a JSON text, or in assembly; ``file`` is for messages. Raises InputError.
+
+    A large text should be given as the bytes of its file: then what is made of it is all that there is beside it.
+    """
+    data = _bytes(text)
+    if _ASSEMBLY.match(data):
+        schedule = parse_assembly(decode(data, file), file)
         if not schedule.programs:
             raise InputError("there are no programs yet", file=file, remedy="vppc convert --to json lowers it")
         return parse_schedule("".join(schedule_text(schedule)), file)  # which knows the types and ranges
-    document = _load(text, file, schema.SCHEDULE, _SCHEDULE)
+    document = _load(data, file, schema.SCHEDULE, _SCHEDULE)
     if "cost" in document:
         parse_cost(document["cost"], file, "cost")
     model = document["model"]
@@ -88,6 +94,7 @@ def parse_schedule(text: str, file: str = "") -> Schedule:
             for index, each in enumerate(document["programs"])
         ),
         extra=_rest(document, _TOP),
+        certificate=_certificate(document.get("certificate"), file),
     )
 
 
@@ -105,6 +112,10 @@ def schedule_text(schedule: Schedule) -> Iterator[str]:
     yield from _list_text("requests", map(_request_text, s.requests))
     yield from _list_text("chunks", map(_chunk_text, s.chunks))
     yield from (f"{dumps(key)}: {dumps(value)},\n" for key, value in s.extra.items())
+    if s.certificate is not None:
+        yield '"certificate": '
+        yield from s.certificate.text()
+        yield ",\n"
     programs = (
         _program_text(f'"rank": {each.rank}, "buffers": {each.buffers}', each.extra, each.code, each.notes)
         for each in s.programs
@@ -114,12 +125,12 @@ def schedule_text(schedule: Schedule) -> Iterator[str]:
 
 def read_segment(path: str) -> Segment:
     """The segment in a file (``-`` is stdin). Raises InputError."""
-    return parse_segment(read_text(path), source_name(path))
+    return parse_segment(read_bytes(path), source_name(path))
 
 
-def parse_segment(text: str, file: str = "") -> Segment:
+def parse_segment(text: str | bytes, file: str = "") -> Segment:
     """The segment in a JSON text; ``file`` is for messages. Raises InputError."""
-    document = _load(text, file, schema.SEGMENT, _SEGMENT)
+    document = _load(_bytes(text), file, schema.SEGMENT, _SEGMENT)
     return Segment(
         sequence=document["sequence"],
         previous=document["previous"],
@@ -157,32 +168,26 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _load(text: str, file: str, name: str, shape: TypeAdapter[Any]) -> dict[str, Any]:
-    """The document in a text, checked but for its instructions.
-
-    Where all programs are ordinary, their ``instructions`` are parsed already: [rows].
-    """
-    if lifted := lift_instructions(text):
-        skeleton, codes = lifted
-        with suppress(InputError):  # for which the whole text has the place
-            document = _checked(loads(skeleton, in_place_of_nan=codes), "", name, shape)
-            lists = [each["instructions"] for each in document["programs"]]
-            if len(lists) == len(codes) and all(
-                len(each) == 1 and each[0] is code for each, code in zip(lists, codes, strict=True)
-            ):
-                return document
-    return _checked(loads(text, file), file, name, shape)
+def _bytes(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
 
 
-def _checked(document: Any, file: str, name: str, shape: TypeAdapter[Any]) -> dict[str, Any]:
-    checked = check_format(document, name, schema.VERSION, file=file)
-    validate(shape, checked, file=file)
-    return checked
+def _load(data: bytes, file: str, name: str, shape: TypeAdapter[Any]) -> dict[str, Any]:
+    """The document in a text, checked but for instructions and a certificate that :func:`load` left alone."""
+    document = check_format(load(data, file, from_json), name, schema.VERSION, file=file)
+    validate(shape, document, file=file)
+    return document
 
 
-def _code(instructions: list[Any], file: str, place: str) -> tuple[Code, Notes]:
-    if len(instructions) == 1 and isinstance(instructions[0], array):
-        return instructions[0], {}
+def _certificate(document: Any, file: str) -> Certificate | None:
+    if document is None or isinstance(document, Certificate):
+        return document
+    return Certificate.read(document, file)
+
+
+def _code(instructions: list[Any] | Code, file: str, place: str) -> tuple[Code, Notes]:
+    if isinstance(instructions, array):
+        return instructions, {}
     return parse_instructions(instructions, file, place)
 
 
@@ -199,7 +204,9 @@ def _requests(documents: list[Json]) -> tuple[Request, ...]:
     )
 
 
-def _chunks(documents: list[Json]) -> tuple[Chunk, ...]:
+def _chunks(documents: list[Json] | tuple[Chunk, ...]) -> tuple[Chunk, ...]:
+    if isinstance(documents, tuple):
+        return documents
     return tuple(
         Chunk(
             tuple(

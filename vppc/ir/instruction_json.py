@@ -6,14 +6,12 @@ the instructions one by one, with the types of :mod:`vppc.ir.schema`, to find th
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeAlias
 
 from pydantic import TypeAdapter
-from pydantic_core import from_json
 
 from vppc.errors import InputError
 from vppc.ir import schema
@@ -42,31 +40,6 @@ _TYPES: dict[str, TypeAdapter[Any]] = {
 }
 _LINES = 4096
 """Instructions in one piece of written text."""
-_LIST = re.compile(r'"instructions"\s*:\s*\[')
-_PIECE = 2**18
-"""Characters of an instruction list that are parsed at a time: so few that the objects stay in the cache."""
-
-
-def lift_instructions(text: str) -> tuple[str, list[Code]] | None:
-    """The text with a NaN in the place of every instruction list's contents, and the rows of these lists.
-
-    That is for speed and memory: a piece of a list is parsed at a time. It is exact, as an element list cut at a
-    comma is two element lists, and strict JSON has no NaN that could be mistaken for ours. None when anything in
-    a list is wrong, or has unknown keys.
-    """
-    kept: list[str] = []
-    codes: list[Code] = []
-    at = 0
-    while found := _LIST.search(text, at):
-        start = found.end()
-        try:
-            end = text.index("]", start)
-            codes.append(_lifted(text, start, end))
-        except (LookupError, TypeError, ValueError, OverflowError, RecursionError):
-            return None
-        kept += text[at:start], "NaN"
-        at = end
-    return "".join((*kept, text[at:])), codes
 
 
 def parse_instructions(instructions: list[Any], file: str, place: str) -> tuple[Code, Notes]:
@@ -112,24 +85,6 @@ def instructions_text(code: Code, notes: Notes) -> Iterator[str]:
             for index in notes.keys() & range(first, first + len(lines)):
                 lines[index - first] = lines[index - first][:-1] + ", " + dumps(notes[index])[1:]
         yield (",\n  " if first else "\n  ") + ",\n  ".join(lines)
-
-
-def _lifted(text: str, start: int, end: int) -> Code:
-    """The rows of the element list at [start, end) of a text; raises like :func:`rows_of`."""
-    code = array("i")
-    at = start
-    while at <= end:
-        comma = text.find("},", at + _PIECE, end) + 1 or end
-        rows = rows_of(from_json(f"[{text[at:comma]}]"))
-        if not rows and at > start:
-            raise ValueError("nothing behind the last comma")
-        code += rows
-        at = comma + 1
-    ops = code[::WIDTH]
-    keys = sum(len(_KEYS[name]) * ops.count(op) for op, name in enumerate(OPS))
-    if text.count(":", start, end) != keys:
-        raise ValueError("a key is unknown or double, or a string has a colon")
-    return code
 
 
 def _find_culprit(instructions: list[Any], file: str, place: str) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from vppc.ir.certificate import Certificate
 from vppc.ir.instruction import Program
 
 Json = Mapping[str, Any]
@@ -111,7 +112,7 @@ class Order:
 @dataclass(frozen=True)
 class Schedule:
     """A schedule document. ``extra`` holds the optional and unknown top-level keys of the file as they are:
-    ``cost``, ``payload``, ``prediction``, ``provenance``, ``certificate``, ``tp``, ``buffer_tokens``, ..."""
+    ``cost``, ``payload``, ``prediction``, ``provenance``, ``tp``, ``buffer_tokens``, ..."""
 
     strategy: str
     model: Model
@@ -124,6 +125,7 @@ class Schedule:
     order: Order | None = None
     programs: tuple[Program, ...] = ()
     extra: Json = field(default_factory=dict)
+    certificate: Certificate | None = None
 
     def op(self, op: int) -> Op:
         """The (chunk, stage) of an operation's number."""

@@ -5,12 +5,14 @@ Only what is wrong by itself is said here; that two places agree is for :mod:`vp
 
 from __future__ import annotations
 
+from array import array
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import Field, TypeAdapter, with_config
+from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator, with_config
 from typing_extensions import TypedDict
 
 from vppc.costs.document import MOST_LAYERS, CostDocument
+from vppc.ir.certificate import Certificate
 from vppc.validation import OPEN, Amount, Count, Index, Seconds, json_schema
 
 SCHEDULE, SEGMENT = "vppc.schedule", "vppc.segment"
@@ -20,6 +22,14 @@ VERSION = 1
 Ranks = Annotated[int, Field(ge=1, le=2**16)]
 Layers = Annotated[int, Field(ge=1, le=MOST_LAYERS)]
 Buffers = Annotated[int, Field(ge=0, le=2**20)]
+
+
+def _unless_lifted(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    return value if isinstance(value, array | tuple | Certificate) else check(value)
+
+
+LIFTED = WrapValidator(_unless_lifted)
+"""Takes what :mod:`vppc.ir.lifting` has made of a list, which is valid, as it is."""
 
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
@@ -161,7 +171,7 @@ class ProgramHeader(TypedDict):
 
     rank: Index
     buffers: Buffers
-    instructions: list[Any]
+    instructions: Annotated[list[Any], LIFTED]
     memory: NotRequired[MemoryDocument]
 
 
@@ -186,14 +196,14 @@ class _ScheduleKeys(TypedDict):
     stages: list[StageDocument]
     channels: list[ChannelDocument]
     requests: list[RequestDocument]
-    chunks: list[ChunkDocument]
+    chunks: Annotated[list[ChunkDocument], LIFTED]
     cancelled: NotRequired[list[Index]]
     tp: NotRequired[Ranks]
     buffer_tokens: NotRequired[Count]
     payload: NotRequired[list[TensorDocument]]
     prediction: NotRequired[dict[str, Any]]
     provenance: NotRequired[dict[str, Any]]
-    certificate: NotRequired[dict[str, Any]]
+    certificate: NotRequired[Annotated[dict[str, Any], LIFTED]]
 
 
 @with_config(OPEN)
@@ -217,7 +227,7 @@ class ContinuationHeader(TypedDict):
 
     rank: Index
     from_: Annotated[Index, Field(alias="from")]
-    instructions: list[Any]
+    instructions: Annotated[list[Any], LIFTED]
 
 
 @with_config(OPEN)
@@ -236,7 +246,7 @@ class _SegmentKeys(TypedDict):
     sequence: Index
     previous: Digest
     requests: list[RequestDocument]
-    chunks: list[ChunkDocument]
+    chunks: Annotated[list[ChunkDocument], LIFTED]
     cancelled: NotRequired[list[Index]]
 
 

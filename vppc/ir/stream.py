@@ -25,7 +25,7 @@ def extend(schedule: Schedule, segment: Segment) -> Schedule:
     programs = list(schedule.programs)
     for more in segment.programs:
         programs[more.rank] = _joined(programs[more.rank], more)
-    extra = {key: value for key, value in schedule.extra.items() if key not in ("certificate", "prediction")}
+    extra = {key: value for key, value in schedule.extra.items() if key != "prediction"}
     if "cancelled" in segment.extra:
         extra["cancelled"] = [*extra.get("cancelled", ()), *segment.extra["cancelled"]]
     return replace(
@@ -35,6 +35,7 @@ def extend(schedule: Schedule, segment: Segment) -> Schedule:
         order=None,
         programs=tuple(programs),
         extra=extra,
+        certificate=None,
     )
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from vppc.errors import CheckFailed, Finding, InputError
-from vppc.files import decode, read_bytes, read_lines
+from vppc.files import read_bytes, read_lines
 from vppc.ir.document import digest, parse_schedule
 from vppc.ir.instruction import OPS, WIDTH, Program
 from vppc.ir.rules import check
@@ -75,7 +75,7 @@ def read_journal(path: str) -> Journal:
     folder = Path(path)
     data = read_bytes(str(folder / SCHEDULE))
     file = str(folder / SCHEDULE)
-    schedule = parse_schedule(decode(data, file), file)
+    schedule = parse_schedule(data, file)
     if findings := check(schedule):
         raise CheckFailed(findings, file=file)
     processes: dict[tuple[int, int], ProcessJournal] = {}

@@ -24,22 +24,33 @@ the next meaningless, so only those of the lowest level are shown.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from vppc.errors import Finding
+from vppc.errors import CheckFailed, Finding
+from vppc.ir.certificate import Certificate
 from vppc.ir.rules.registry import RULES, Rule
 from vppc.ir.rules.verifier import Verifier
 from vppc.ir.schedule import Schedule
 from vppc.ir.segment import Segment
 
-__all__ = ["RULES", "Rule", "Verifier", "check", "check_stream"]
+__all__ = ["RULES", "Rule", "Verifier", "check", "check_stream", "prove"]
 
 
 def check(schedule: Schedule) -> tuple[Finding, ...]:
-    """What is wrong with a schedule; empty when it is proven. Its certificate, if it has one, is checked too.
-
-    Raises InputError when the certificate is not one by its shape.
-    """
+    """What is wrong with a schedule; empty when it is proven. Its certificate, if it has one, is checked too."""
     return Verifier(schedule).findings(closed=True)
+
+
+def prove(schedule: Schedule) -> Certificate:
+    """The certificate of a schedule. Raises CheckFailed with the findings of one that breaks a rule.
+
+    A certificate that the schedule carries already is not looked at.
+    """
+    verifier = Verifier(replace(schedule, certificate=None))
+    findings = verifier.findings(closed=True)
+    if findings:
+        raise CheckFailed(findings)
+    return verifier.certificate()
 
 
 def check_stream(schedule: Schedule, segments: Iterable[Segment], *, closed: bool) -> tuple[Finding, ...]:

@@ -1,71 +1,32 @@
-"""The certificate: what a proof found out, so that a reader need not search for it again, only check it."""
+"""Rules of the certificate: what it says is so."""
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import chain
-from typing import Any
 
 from vppc.analysis.deadlock import Track
-from vppc.errors import InputError
+from vppc.ir.certificate import LIFETIME, STEP, Certificate, entries
 from vppc.ir.instruction import FORWARD, WIDTH
 from vppc.ir.rules.explain import excerpt, name, row_of
 from vppc.ir.rules.program import Tape
 from vppc.ir.rules.registry import Report
 
 
-@dataclass(frozen=True, slots=True)
-class Certificate:
-    """A possible order of all instructions, and how long every buffer holds what.
-
-    ``order`` is a list of steps [rank, upto]: the rank runs the instructions before ``upto`` that it has not
-    run yet. No WAIT in it comes before what it waits for, so nobody ever blocks, even by rendezvous.
-    ``lifetimes`` is, for every rank, a list of [buffer, first, last]: instruction ``first`` writes the buffer,
-    ``last`` frees it. Both are as in the file and never changed.
-    """
-
-    order: list[list[int]]
-    lifetimes: list[list[list[int]]]
-
-    @classmethod
-    def read(cls, document: Any, file: str = "", place: str = "certificate") -> Certificate:
-        """The certificate in a parsed JSON value. Raises InputError when that has another shape."""
-        if not isinstance(document, dict):
-            raise InputError("is not an object", file=file, place=place, remedy='{"order": [..], "lifetimes": [..]}')
-        order: Any = document.get("order")
-        lifetimes: Any = document.get("lifetimes")
-        if not _is_table(order, 2):
-            raise InputError("is not a list of steps", file=file, place=f"{place}.order", remedy="[rank, upto] each")
-        if not isinstance(lifetimes, list) or not all(_is_table(each, 3) for each in lifetimes):
-            raise InputError(
-                "is not a list of lifetimes for every rank",
-                file=file,
-                place=f"{place}.lifetimes",
-                remedy="for each rank a list of [buffer, first, last]",
-            )
-        return cls(order, lifetimes)
-
-    def json(self) -> dict[str, Any]:
-        """The certificate as it stands in a schedule file."""
-        return {"order": self.order, "lifetimes": self.lifetimes}
-
-
-def lifetimes(tape: Tape) -> list[list[int]]:
-    """The buffer lifetimes of a rank that have ended, by the instruction that wrote."""
-    code = tape.code
-    return [
-        [code[first * WIDTH + (4 if code[first * WIDTH] == FORWARD else 3)], first, last]
-        for first, last in enumerate(tape.ends)
-        if last
-    ]
+def lifetimes(tape: Tape) -> array[int]:
+    """The buffer lifetimes of a rank that have ended, by the instruction that wrote; three integers each."""
+    code, found = tape.code, array("i")
+    for first, last in enumerate(tape.ends):
+        if last:
+            found.extend((code[first * WIDTH + (4 if code[first * WIDTH] == FORWARD else 3)], first, last))
+    return found
 
 
 def check_order(claim: Certificate, tracks: Sequence[Track], tapes: Sequence[Tape], report: Report) -> None:
     """Follow the order step by step (rules X1 and X2); only the first fault is reported."""
     reached, passed = [0] * len(tracks), [0] * len(tracks)
-    for number, (rank, upto) in enumerate(claim.order):
+    for number, (rank, upto) in enumerate(entries(claim.order, STEP)):
         here = f"certificate.order[{number}]"
         if not 0 <= rank < len(tracks):
             report.add("X2", here, f"rank {rank} does not exist", f"name one of the {len(tracks)} ranks")
@@ -116,7 +77,7 @@ def check_lifetimes(claim: Certificate, tapes: Sequence[Tape], report: Report) -
         if claimed == actual:
             continue
         here = f"certificate.lifetimes[{rank}]"
-        have, want = Counter(map(tuple, claimed)), Counter(map(tuple, actual))
+        have, want = Counter(entries(claimed, LIFETIME)), Counter(entries(actual, LIFETIME))
         for entry in sorted(have - want):
             buffer, first, last = entry
             wrong = (
@@ -127,13 +88,3 @@ def check_lifetimes(claim: Certificate, tapes: Sequence[Tape], report: Report) -
             report.add("X3", here, f"[{buffer}, {first}, {last}] {wrong}", remedy)
         for buffer, first, last in sorted(want - have):
             report.add("X3", here, f"[{buffer}, {first}, {last}] is missing", remedy)
-
-
-def _is_table(value: Any, width: int) -> bool:
-    """Whether a value is a list of lists of ``width`` integers."""
-    return (
-        isinstance(value, list)
-        and {list}.issuperset(map(type, value))
-        and {width}.issuperset(map(len, value))
-        and {int}.issuperset(map(type, chain.from_iterable(value)))
-    )

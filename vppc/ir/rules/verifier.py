@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import chain
 
-from vppc.analysis.deadlock import Progress, Track
+from vppc.analysis.deadlock import Blocked, Progress, Track
 from vppc.errors import Finding
+from vppc.ir.certificate import Certificate
 from vppc.ir.rules.channels import check_used, match
-from vppc.ir.rules.claim import Certificate, check_lifetimes, check_order, lifetimes
+from vppc.ir.rules.claim import check_lifetimes, check_order, lifetimes
 from vppc.ir.rules.closing import check_done
 from vppc.ir.rules.explain import explain
 from vppc.ir.rules.forget import Forgotten, forget
@@ -71,10 +73,7 @@ class Verifier:
         self._scan(first, code)
 
     def findings(self, *, closed: bool) -> tuple[Finding, ...]:
-        """What is wrong with the stream so far; ``closed`` if no segment is to come. Empty when it is proven.
-
-        Raises InputError when the schedule's certificate is not one by its shape.
-        """
+        """What is wrong with the stream so far; ``closed`` if no segment is to come. Empty when it is proven."""
         report = self._report.copy()
         if self.tapes:
             self._judge(report, closed=closed and self._readable)
@@ -92,9 +91,14 @@ class Verifier:
         self._sized -= gone.chunks
         self.steps.clear()
 
+    @property
+    def held(self) -> tuple[Blocked, ...]:
+        """The ranks that wait for what only a later segment posts, as of the last :meth:`findings`."""
+        return tuple(self._progress.blocked())
+
     def certificate(self) -> Certificate:
         """The certificate of a stream without findings."""
-        return Certificate([list(step) for step in self.steps], [lifetimes(tape) for tape in self.tapes])
+        return Certificate(array("i", chain.from_iterable(self.steps)), tuple(map(lifetimes, self.tapes)))
 
     def _scan(self, first_chunk: int, code: Sequence[array[int]]) -> None:
         for tape, more in zip(self.tapes, code, strict=True):
@@ -124,8 +128,8 @@ class Verifier:
         check_capacity(self.schedule, self.prompts, self._sized, report)
         if closed:
             check_limits(self.tapes, self.prompts, report)
-            if not self._sequence and "certificate" in self.schedule.extra:
-                claim = Certificate.read(self.schedule.extra["certificate"])
+            claim = self.schedule.certificate
+            if claim is not None and not self._sequence:
                 check_order(claim, self._progress.tracks, self.tapes, report)
                 check_lifetimes(claim, self.tapes, report)
         if not report:
