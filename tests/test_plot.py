@@ -16,6 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from examples.paper import figure_2
+from examples.pictures.__main__ import pictures
 from tests.journals import write_journal
 from tests.plans import deepseek, paper, plans
 from vppc.analysis.breakdown import breakdown, clock_start
@@ -73,6 +74,12 @@ def filled(picture: ElementTree.Element, fill: str) -> list[ElementTree.Element]
 
 def test_figure_2_in_the_documents_is_what_the_example_draws() -> None:
     assert plot(figure_2.runs(), Style()) == (ROOT / "docs" / "images" / "figure-2.svg").read_text(encoding="utf-8")
+
+
+def test_the_other_pictures_of_the_documents_are_what_the_example_draws() -> None:
+    """`python -m examples.pictures docs/images` draws them anew."""
+    for name, picture in pictures():
+        assert picture == (ROOT / "docs" / "images" / name).read_text(encoding="utf-8"), name
 
 
 def test_golden_timeline_view() -> None:

@@ -49,15 +49,12 @@ def _keys(runs: Sequence[Run], view: str, blurred: bool) -> Iterator[_Key]:
         if names:
             yield _Key(_box(class_=f"r0{sweep}"), f"chunk and stage, {', '.join(names)}")
     yield _Key(_box(fill="url(#bubble)"), "bubble")
-    if any(map(_moving, runs)):
+    transfers = [each for run in runs for each in run.timing.transfers]
+    if any(each.starts != each.ends for each in transfers):
         yield _Key(_box(fill="url(#exposed)"), "exposed transfer")
-        if view == "logic":
-            line = element("line", class_="arrow", x1=0, y1=6, x2=SWATCH, y2=6, marker_end="url(#head)")
-            yield _Key(line, "transfer, where there is room for arrows" if blurred else "transfer")
-
-
-def _moving(run: Run) -> bool:
-    return any(each.starts for each in run.timing.transfers)
+    if view == "logic" and any(each.starts for each in transfers):
+        line = element("line", class_="arrow", x1=0, y1=6, x2=SWATCH, y2=6, marker_end="url(#head)")
+        yield _Key(line, "transfer, where there is room for arrows" if blurred else "transfer")
 
 
 def _requests(runs: Sequence[Run]) -> Iterator[_Key]:

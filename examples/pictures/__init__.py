@@ -1,0 +1,1 @@
+"""The pictures of docs/idea.md and docs/passes.md, drawn from what the compiler makes."""
