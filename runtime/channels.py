@@ -6,7 +6,7 @@ every process makes every group, in the order of the schedule's channels, and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from vppc.ir.schedule import Channel, Schedule
 
 
 def open_links(
-    schedule: Schedule,
+    channels: Sequence[Channel],
     world: World,
     tp: int,
     device: Device,
@@ -31,7 +31,7 @@ def open_links(
     """
     links: dict[int, Link] = {}
     made: dict[tuple[int, int], int] = {}
-    for channel in schedule.channels:
+    for channel in channels:
         opening(channel)
         number = made[channel.src, channel.dst] = made.get((channel.src, channel.dst), 0) + 1
         for shard in range(tp):
@@ -41,7 +41,7 @@ def open_links(
                 # group ranks follow the order of the processes' numbers, whatever the order given
                 peer = sorted(ends).index(ends[1 - ends.index(world.process)])
                 links[channel.id] = device.link(group, peer)
-    for channel in schedule.channels:
+    for channel in channels:
         opening(channel)
         first = (torch.zeros(1, device=device.torch_device),)
         if world.process // tp == channel.src:

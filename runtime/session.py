@@ -155,6 +155,7 @@ class Session:
         growing = Growing(opening, self.rank, feed.take, self.position, cancellation)
         self.position.prepare("making its runner", State.IDLE)
         runner = self.world.together(lambda: make(arguments, growing, place))
+        reporter.prefixes = not isinstance(runner, PrefixRunner)
         interpreter = Interpreter(
             growing,
             self.rank,
@@ -224,7 +225,7 @@ class Session:
 
         ends = sum(self.rank in (channel.src, channel.dst) for channel in schedule.channels)
         self.world.together(lambda: check_room(self.device, ends, self.tp))
-        links = open_links(schedule, self.world, self.tp, self.device, opening)
+        links = open_links(schedule.channels, self.world, self.tp, self.device, opening)
         if isinstance(runner, TimedRunner):
             return {channel: runner.link(link) for channel, link in links.items()}
         return links

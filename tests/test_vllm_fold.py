@@ -310,8 +310,7 @@ def a_config(**changes: Any) -> Any:
     [
         ({"pipeline_parallel_size": 1}, "one pipeline rank has nothing to fold"),
         ({"distributed_executor_backend": "ray"}, "ranks are processes"),
-        ({"tensor_parallel_size": 2}, "a rank is one process"),
-        ({"data_parallel_size": 2}, "a rank is one process"),
+        ({"data_parallel_size": 2}, "batches would have to pair over replicas"),
         ({"enforce_eager": False}, "stages are not compiled"),
         ({"enable_chunked_prefill": False}, "prompts are not chunked"),
         ({"async_scheduling": True}, "batches are scheduled in step"),

@@ -16,7 +16,6 @@ from runtime.selftest.report import Measured, Process, Report
 from runtime.session import Session
 from vppc.environment import Package, packages
 from vppc.errors import InputError
-from vppc.ir.schedule import Model, Schedule
 
 SMALLEST, GROWTH = 4096, 4
 LARGEST = {"cpu": 2**23, "cuda": 2**26, "npu": 2**26}
@@ -37,7 +36,7 @@ def measure(session: Session, max_bytes: int | None = None) -> Report:
     channels = ring(world.size)
     free = device.free_memory()
     links = open_links(
-        Schedule("selftest", Model("", 0), world.size, 1, channels=channels),
+        channels,
         world,
         1,
         device,

@@ -12,6 +12,7 @@ in any case; they look for that first, and otherwise do what they did:
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 from runtime.runners.vllm import check_version, made_for
@@ -20,10 +21,31 @@ from runtime.vllm_plugin.refusals import refuse
 from runtime.vllm_plugin.settings import FILE, Fold, Shadow, read_settings
 from vppc.errors import InputError
 
-STOCK_WORKER = "vllm.v1.worker.cpu_worker.CPUWorker"
-SHADOW_WORKER = "runtime.vllm_plugin.shadow.ShadowWorker"
-FOLD_WORKER = "runtime.vllm_plugin.worker.FoldWorker"
-SCHEDULER = "runtime.vllm_plugin.scheduler.FoldScheduler"
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """On a platform of vLLM's, its own worker and our classes, by name; ``shadow`` is None where there is none."""
+
+    stock: str
+    shadow: str | None
+    fold: str
+    scheduler: str
+
+
+CLASSES = {
+    "cpu": Classes(
+        "vllm.v1.worker.cpu_worker.CPUWorker",
+        "runtime.vllm_plugin.shadow.ShadowWorker",
+        "runtime.vllm_plugin.worker_cpu.FoldWorker",
+        "runtime.vllm_plugin.scheduler.FoldScheduler",
+    ),
+    "npu": Classes(
+        "vllm_ascend.worker.worker.NPUWorker",
+        None,
+        "runtime.vllm_plugin.worker_ascend.AscendFoldWorker",
+        "runtime.vllm_plugin.scheduler_ascend.AscendFoldScheduler",
+    ),
+}
 
 
 def register() -> None:
@@ -67,7 +89,10 @@ def _keep_more_batches() -> None:
 
 def _shadowed(vllm_config: Any, settings: Shadow, stock_class: Any) -> Any:
     """vLLM's own executor, of workers that keep a journal."""
-    _replace_worker(vllm_config, SHADOW_WORKER)
+    classes = _classes()
+    if classes.shadow is None:
+        raise InputError("no journal of batches is kept on NPUs", file=FILE, place="vppc.mode", remedy="vppc profile")
+    _replace_worker(vllm_config, classes.stock, classes.shadow)
     try:
         settings.journal.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -80,37 +105,54 @@ def _folded(vllm_config: Any, settings: Fold, stock_class: Any) -> Any:
     from runtime.vllm_plugin.executor import FoldExecutor
     from runtime.vllm_plugin.metrics import watch
 
+    classes = _classes()
     refuse(vllm_config)
+    if classes is CLASSES["npu"]:
+        from vllm_ascend.utils import enable_sp
+
+        from runtime.runners.vllm_ascend.refusals import refuse as refuse_on_ascend
+
+        refuse_on_ascend(vllm_config, FILE, sharded=enable_sp(vllm_config))
     parallel, model = vllm_config.parallel_config, vllm_config.model_config
     pp, layers = parallel.pipeline_parallel_size, model.get_total_num_hidden_layers()
     settings.layers(pp, layers)
     settings.cost(layers)
-    _replace_worker(vllm_config, FOLD_WORKER)
-    _replace_scheduler(vllm_config, settings)
-    watch(page_path(vllm_config), pp)
+    _replace_worker(vllm_config, classes.stock, classes.fold)
+    _replace_scheduler(vllm_config, classes.scheduler, settings)
+    watch(page_path(vllm_config), pp, parallel.tensor_parallel_size)
     return FoldExecutor
 
 
-def _replace_scheduler(vllm_config: Any, settings: Fold) -> None:
+def _replace_scheduler(vllm_config: Any, ours: str, settings: Fold) -> None:
     """Raises InputError for batches that our scheduler would not make."""
     from runtime.vllm_plugin.batches import batches_of
 
     scheduler = vllm_config.scheduler_config
-    if scheduler.scheduler_cls not in (None, SCHEDULER):
+    if scheduler.scheduler_cls not in (None, ours):
         remedy = "no --scheduler-cls"
         raise InputError("the batches of a folded server are ours", file=FILE, remedy=remedy)
     batches_of(settings, vllm_config)
-    scheduler.scheduler_cls = SCHEDULER
+    scheduler.scheduler_cls = ours
 
 
-def _replace_worker(vllm_config: Any, ours: str) -> None:
-    from vllm.platforms import current_platform
-
+def _replace_worker(vllm_config: Any, stock: str, ours: str) -> None:
     parallel = vllm_config.parallel_config
-    if not current_platform.is_cpu() or parallel.worker_cls not in ("auto", STOCK_WORKER, ours):
+    if parallel.worker_cls not in ("auto", stock, ours):
         raise InputError(
-            f"there is no such worker of class {parallel.worker_cls} on {current_platform.device_name}",
+            f"there is no such worker of class {parallel.worker_cls}",
             file=FILE,
-            remedy="use vLLM's CPU build, without a worker class of its own",
+            remedy="no worker class of its own",
         )
     parallel.worker_cls = ours
+
+
+def _classes() -> Classes:
+    """Those of the platform that vLLM runs on here."""
+    from vllm.platforms import current_platform
+
+    found = CLASSES.get(current_platform.device_name)
+    if found is None:
+        raise InputError(
+            f"vLLM runs on {current_platform.device_name} here", file=FILE, remedy="its CPU build, or vLLM-Ascend"
+        )
+    return found

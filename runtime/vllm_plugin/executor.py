@@ -44,7 +44,7 @@ class FoldExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM is not ther
 
     def _init_executor(self) -> None:
         self._flight = EngineRow(0, 0.0, 0.0)
-        self.page = Page(page_path(self.vllm_config), self.parallel_config.pipeline_parallel_size, create=True)
+        self.page = Page(page_path(self.vllm_config), self.parallel_config.world_size, create=True)
         try:
             super()._init_executor()
         except BaseException:
@@ -55,10 +55,15 @@ class FoldExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM is not ther
         return 0
 
     def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
-        """The way in of a batch."""
-        if scheduler_output.total_num_scheduled_tokens:
+        """The way in of a batch. Of one without tokens the way back, too, unless a KV connector has to see that."""
+        tokens = scheduler_output.total_num_scheduled_tokens
+        if tokens:
             self._count(1)
-        return super().execute_model(scheduler_output, non_block=non_block)
+        entered = super().execute_model(scheduler_output, non_block=non_block)
+        if tokens or self.kv_output_aggregator is None:
+            return entered
+        later = Later(lambda: MultiprocExecutor.sample_tokens(self, None, non_block=False))
+        return later if non_block else later.result()
 
     def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
         """The way back of the oldest batch that has not gone back."""
@@ -90,6 +95,8 @@ class FoldExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM is not ther
     def _tell(self, page: Page) -> None:
         processes = [worker.proc for worker in self.workers]
         died = wait([process.sentinel for process in processes], timeout=0.0)
-        for rank, (process, row) in enumerate(zip(processes, page.ranks(), strict=True)):
+        tp = self.parallel_config.tensor_parallel_size
+        for number, (process, row) in enumerate(zip(processes, page.ranks(), strict=True)):
             what = f"died (exit code {process.exitcode})" if process.sentinel in died else "is alive"
-            log.error("rank %d %s, %s", rank, what, row)
+            who = f"{number // tp}" if tp == 1 else f"{number // tp} (tp rank {number % tp})"
+            log.error("rank %s %s, %s", who, what, row)

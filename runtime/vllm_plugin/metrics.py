@@ -17,8 +17,8 @@ from runtime.vllm_plugin.page import Page
 class FoldMetrics:
     """A collector of prometheus_client's. While the engine's page is not there, it has nothing to say."""
 
-    def __init__(self, path: Path, pp: int) -> None:
-        self._path, self._pp = path, pp
+    def __init__(self, path: Path, pp: int, tp: int) -> None:
+        self._path, self._pp, self._tp = path, pp, tp
 
     def describe(self) -> tuple[()]:
         """Nothing beforehand: the registry would ask :meth:`collect`, before there is a page."""
@@ -26,10 +26,10 @@ class FoldMetrics:
 
     def collect(self) -> Iterator[Any]:
         try:
-            page = Page(self._path, self._pp)
+            page = Page(self._path, self._pp * self._tp)
         except OSError:
             return
-        engine, ranks = page.engine(), page.ranks()
+        engine, ranks = page.engine(), page.ranks()[:: self._tp]  # of a rank its first process
         active = engine.active + (time.monotonic() - engine.since if engine.since else 0.0)
         yield GaugeMetricFamily("vppc_chunks_in_flight", "Batches that entered and are not sampled.", engine.in_flight)
         yield CounterMetricFamily("vppc_active_seconds", "Seconds in which a batch was in flight.", active)
@@ -50,6 +50,6 @@ class FoldMetrics:
 
 
 @cache
-def watch(path: Path, pp: int) -> None:
+def watch(path: Path, pp: int, tp: int) -> None:
     """Have this process's ``/metrics`` tell of the engine with that page, once however often it is asked."""
-    REGISTRY.register(FoldMetrics(path, pp))
+    REGISTRY.register(FoldMetrics(path, pp, tp))

@@ -63,11 +63,11 @@ class RankRow:
 
 
 class Page:
-    """The page of an engine on ``pp`` ranks, see :func:`page_path`. Raises OSError where there is none."""
+    """The page of an engine of so many ``processes``, see :func:`page_path`. Raises OSError where there is none."""
 
-    def __init__(self, path: Path, pp: int, *, create: bool = False) -> None:
+    def __init__(self, path: Path, processes: int, *, create: bool = False) -> None:
         self.path = path
-        self._rows = pp + 1
+        self._rows = processes + 1
         size = self._rows * _FIELDS * _BYTES
         descriptor = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
         try:

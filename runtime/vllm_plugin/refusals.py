@@ -14,7 +14,7 @@ def refuse(config: Any) -> None:
     reasons = (
         (parallel.pipeline_parallel_size < 2, "one pipeline rank has nothing to fold", "-pp 2 or more"),
         (parallel.distributed_executor_backend != "mp", "ranks are processes", "--distributed-executor-backend mp"),
-        (parallel.tensor_parallel_size > 1 or parallel.data_parallel_size > 1, "a rank is one process", "-tp 1 -dp 1"),
+        (parallel.data_parallel_size > 1, "batches would have to pair over replicas", "-dp 1"),
         (not config.model_config.enforce_eager, "stages are not compiled", "--enforce-eager"),
         (not config.scheduler_config.enable_chunked_prefill, "prompts are not chunked", "--enable-chunked-prefill"),
         (bool(config.scheduler_config.async_scheduling), "batches are scheduled in step", "--no-async-scheduling"),

@@ -3,6 +3,8 @@ vLLM-Ascend. What differs between vLLM's builds is a :class:`Build`, see ``cpu``
 
 * ``parallel_state._PP`` is a :class:`StageView` while a stage builds or runs. ``parallel_state.get_pp_group`` returns
   that global, and models and the model runner ask it who they are; a process here holds several stages.
+* ``kv_transfer_state._KV_CONNECTOR_AGENT``, which the model runner and attention layers take the KV connector from, is
+  a view of it for the stage, see :mod:`runtime.runners.vllm.connector`, while a stage with one builds or runs.
 * ``VLLM_PP_LAYER_PARTITION`` is set while a stage builds. ``distributed.utils.get_pp_indices`` reads it; the
   schedule says which layers a stage has.
 * :class:`InOrder` overrides ``GPUModelRunner._may_reorder_batch``, which is there for it, to bring the requests of a
@@ -28,6 +30,7 @@ from typing import Any
 import torch
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed import parallel_state
+from vllm.distributed.kv_transfer import kv_transfer_state
 from vllm.platforms import current_platform
 from vllm.v1.core.sched.output import SchedulerOutput
 
@@ -101,21 +104,26 @@ class InOrder:
 
 
 class StagePlace:
-    """Where a stage is: its number, and how many layers each stage has. A context in which vLLM sees that."""
+    """Where a stage is: its number, and how many layers each stage has. A context in which vLLM sees that.
+
+    ``connector`` is what vLLM's KV connector is for the stage, None for none.
+    """
 
     def __init__(self, stage: int, layers: Sequence[int]) -> None:
+        self.connector: Any = None
         self.first, self.last = stage == 0, stage == len(layers) - 1
         self._view = StageView(parallel_state.get_pp_group(), stage, len(layers))
         self._partition = ",".join(map(str, layers))
 
     @contextmanager
     def here(self) -> Iterator[None]:
-        """vLLM's pipeline group is the stage's."""
+        """vLLM's pipeline group is the stage's, and its KV connector."""
         group, parallel_state._PP = parallel_state._PP, self._view
+        agent, kv_transfer_state._KV_CONNECTOR_AGENT = kv_transfer_state._KV_CONNECTOR_AGENT, self.connector
         try:
             yield
         finally:
-            parallel_state._PP = group
+            parallel_state._PP, kv_transfer_state._KV_CONNECTOR_AGENT = group, agent
 
     @contextmanager
     def building(self, config: VllmConfig) -> Iterator[None]:

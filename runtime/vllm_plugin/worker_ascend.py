@@ -1,0 +1,65 @@
+"""The worker of a folded server on Ascend NPUs: what vLLM-Ascend's does for its one model runner, for two stages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from vllm_ascend.worker.worker import NPUWorker
+
+from runtime.devices.npu import open_npu
+from runtime.devices.protocol import Device
+from runtime.runners.vllm.upstream import StagePlace, build
+from runtime.vllm_plugin.worker import Folded
+
+
+@dataclass(frozen=True, slots=True)
+class BothStages:
+    """Of a rank's two model runners what the worker asks of one when it counts memory."""
+
+    runners: Mapping[int, Any]
+    places: Mapping[int, StagePlace]
+
+    @property
+    def model_memory_usage(self) -> int:
+        """Bytes of the weights."""
+        return sum(int(runner.model_memory_usage) for runner in self.runners.values())
+
+    def profile_run(self) -> None:
+        """The largest batch, through one stage after the other: their activations are not held at once."""
+        for stage, runner in self.runners.items():
+            with self.places[stage].building(runner.vllm_config):
+                runner.profile_run()
+
+
+class AscendFoldWorker(Folded, NPUWorker):  # type: ignore[misc]  # it is not there when types are checked
+    """vLLM-Ascend's worker, with two stages."""
+
+    def open_device(self) -> Device:
+        return replace(open_npu(self.device.index or 0), torch_device=self.device)
+
+    def determine_available_memory(self) -> int:
+        """The bytes that are left for the KV cache, as vLLM-Ascend counts them, less the activations in flight."""
+        first, self.model_runner = self.model_runner, BothStages(self._stages, self._places)
+        try:
+            available = int(super().determine_available_memory())
+        finally:
+            self.model_runner = first
+        asked_for = self.cache_config.kv_cache_memory_bytes
+        return available if asked_for else available - self.in_flight_bytes()
+
+    def in_flight_bytes(self) -> int:
+        """At most: received, a share of each batch that may have entered and not gone back, and of the next one;
+        sent, two whole ones that are not through yet."""
+        rows = build().rows(self.vllm_config, self.scheduler_config.max_num_batched_tokens)
+        whole = rows * sum(math.prod(each.shape[1:]) * each.element_size() for each in self._sample.values())
+        return int((self._lag + 2) * whole // self._shares.size + 2 * whole)
+
+    @torch.inference_mode()
+    def execute_model(self, scheduler_output: Any) -> Any:
+        if self.profiler is not None:
+            self.profiler.step()
+        return super().execute_model(scheduler_output)
