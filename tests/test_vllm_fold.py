@@ -301,7 +301,7 @@ def a_config(**changes: Any) -> Any:
         "scheduler_config": {"async_scheduling": False, "enable_chunked_prefill": True},
     }
     parts = {name: SimpleNamespace(**{**part, **changes}) for name, part in known.items()}
-    absent = {"speculative_config": None, "lora_config": None, "kv_transfer_config": None}
+    absent = {"speculative_config": None, "lora_config": None}
     return SimpleNamespace(**{**absent, **parts, **{name: changes[name] for name in absent if name in changes}})
 
 
@@ -316,7 +316,6 @@ def a_config(**changes: Any) -> Any:
         ({"async_scheduling": True}, "batches are scheduled in step"),
         ({"speculative_config": 1}, "drafts are not carried between stages"),
         ({"lora_config": 1}, "adapters are not loaded by stages"),
-        ({"kv_transfer_config": 1}, "a KV connector would be finished once a stage"),
         ({"is_multimodal_model": True}, "only text is carried"),
         ({"runner_type": "pooling"}, "only generation is folded"),
     ],

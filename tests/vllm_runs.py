@@ -10,12 +10,13 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from transfer_runs import Answer, Left, Step, run_steps
 
 if TYPE_CHECKING:
     from token_runs import Case
@@ -81,6 +82,19 @@ def batches(
     return found
 
 
+def transfers(folder: Path, model: str, runs: Sequence[tuple[str, Mapping[str, Any], Sequence[Step]]]) -> list[Any]:
+    """What engines make that hand their prompts over, one after another: each its role, its options and its steps.
+
+    Of each the answers of each step, by prompt, and what is left at the end."""
+    _call(
+        folder, "transfers", model, [(role, options, [tuple(step) for step in steps]) for role, options, steps in runs]
+    )
+    return [
+        ([{index: Answer(*answer) for index, answer in step.items()} for step in made], Left(*left))
+        for made, left in torch.load(folder / "transfers")
+    ]
+
+
 def _call(folder: Path, *job: Any) -> None:
     folder.mkdir(exist_ok=True)
     torch.save(job, folder / "job")
@@ -107,7 +121,13 @@ def main(folder: Path) -> None:
     from vllm.v1.worker import cpu_model_runner  # noqa: F401
 
     kind, *job = torch.load(folder / "job")
-    {"cases": run_all_cases, "failing": run_failing, "engines": run_engines, "batches": run_batches}[kind](folder, *job)
+    {
+        "cases": run_all_cases,
+        "failing": run_failing,
+        "engines": run_engines,
+        "batches": run_batches,
+        "transfers": run_transfers,
+    }[kind](folder, *job)
 
 
 def run_all_cases(
@@ -120,7 +140,7 @@ def run_all_cases(
     succeeded(World(folder, size, run_cases, lambda process: arguments, context=FORK).ended())
     made = {}
     for model, each in prompts.items():
-        answers = forked(folder, model, each, {})
+        answers = forked(folder, generate, model, each, {}, folder / "made")
         made.update({(model, tuple(prompt)): answer for prompt, answer in zip(each, answers, strict=True)})
     torch.save(made, folder / "stock")
 
@@ -142,7 +162,8 @@ def run_failing(folder: Path, commands: Sequence[Sequence[str]]) -> None:
 def run_engines(
     folder: Path, model: str, prompts: Sequence[Sequence[int]], options: Sequence[Mapping[str, Any]]
 ) -> None:
-    torch.save([forked(folder, model, prompts, each) for each in options], folder / "engines")
+    made = [forked(folder, generate, model, prompts, each, folder / "made") for each in options]
+    torch.save(made, folder / "engines")
 
 
 def run_batches(
@@ -190,9 +211,19 @@ def schedule(model: str, prompts: Sequence[int], most: int, section: Mapping[str
     return made
 
 
-def forked(folder: Path, model: str, prompts: Sequence[Sequence[int]], options: Mapping[str, Any]) -> Any:
-    """What :func:`generate` makes in a process of its own: one holds one model."""
-    process = FORK.Process(target=generate, args=(model, prompts, options, folder / "made"))
+def run_transfers(folder: Path, model: str, runs: Sequence[tuple[str, Mapping[str, Any], Sequence[Any]]]) -> None:
+    store = folder / "store"
+    store.mkdir()
+    made = []
+    for role, options, steps in runs:
+        given = (model, str(store), role, options, [Step(*step) for step in steps], folder / "made")
+        made.append(forked(folder, run_steps, *given))
+    torch.save(made, folder / "transfers")
+
+
+def forked(folder: Path, target: Callable[..., None], *given: Any) -> Any:
+    """What ``target`` writes to ``made`` in a process of its own: one holds one model."""
+    process = FORK.Process(target=target, args=given)
     process.start()
     process.join()
     if process.exitcode:

@@ -20,7 +20,6 @@ def refuse(config: Any) -> None:
         (bool(config.scheduler_config.async_scheduling), "batches are scheduled in step", "--no-async-scheduling"),
         (config.speculative_config is not None, "drafts are not carried between stages", "no speculative decoding"),
         (config.lora_config is not None, "adapters are not loaded by stages", "no LoRA"),
-        (config.kv_transfer_config is not None, "a KV connector would be finished once a stage", "no KV transfer"),
         (config.model_config.is_multimodal_model, "only text is carried", "a text model"),
         (config.model_config.runner_type != "generate", "only generation is folded", "a generating model"),
     )  # fmt: skip

@@ -31,6 +31,9 @@ class FoldScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not there when 
         self._decided: dict[str, int] = {}  # of each prompt the tokens in this batch
         self._hits: dict[str, int] = {}  # of each waiting prompt the tokens that are cached
         self._full = False  # whether the last batch had no block for any of its prompts
+        if self.connector is not None:
+            # vLLM does so for what a connector loads: a batch between its passes may write to, or save, freed blocks
+            self.defer_block_free = True
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         waiting = self._ready()
