@@ -106,11 +106,12 @@ class Clock(Protocol):
     def take_blocks(self) -> list[Block]: ...
 
 
-class _ListClock(ListScheduler):
-    """The list scheduler, with chunks that it prices as they enter."""
+class ListClock(ListScheduler):
+    """The list scheduler, with chunks that it prices as they enter. With ``several`` groups of them a late stage of an
+    earlier one may go first."""
 
-    def __init__(self, setup: Schedule, cost: CostModel, policy: Policy, source: Source) -> None:
-        super().__init__(setup, several=policy.finish_first, source=source)
+    def __init__(self, setup: Schedule, cost: CostModel, *, several: bool, source: Source | None = None) -> None:
+        super().__init__(setup, several=several, source=source)
         self._setup = setup
         self._prices = Prices(setup.stages, cost)
 
@@ -149,7 +150,7 @@ class Pipeline:
             self._clock = BlockClock(setup, cost, self.in_flight, self)
             self._may_enter: float = inf  # its clock sees to the chunks in flight
         else:
-            self._clock = _ListClock(setup, cost, policy, self)
+            self._clock = ListClock(setup, cost, several=policy.finish_first, source=self)
             self._may_enter = self.in_flight
 
         self._numbers = 0

@@ -22,28 +22,18 @@ for a chunk to leave; there being that early says nothing.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf
 
-from vppc import __version__
-from vppc.compiler import certified
-from vppc.costs.document import cost_json
 from vppc.costs.model import CostModel
-from vppc.errors import CheckFailed
-from vppc.ir.document import digest, schedule_text, segment_text
-from vppc.ir.instruction import Program
-from vppc.ir.rules import Verifier
-from vppc.ir.schedule import Chunk, Request, Schedule
+from vppc.ir.schedule import Request, Schedule
 from vppc.ir.segment import Segment
 from vppc.serving.batching import ChunkRule, Limits
 from vppc.serving.clock import Pipeline
-from vppc.serving.emit import Emitter
 from vppc.serving.policy import Policy
+from vppc.serving.proven_stream import ProvenStream
 
 ROUNDING = 1e-6
 """Seconds by which to advance further, so that what is due at a time is there, however times are rounded."""
-KEPT = 4096
-"""Instructions after which the verifier forgets, so that this costs little an instruction."""
 
 
 class IncrementalCompiler:
@@ -65,33 +55,19 @@ class IncrementalCompiler:
         horizon: float = 0.05,
     ) -> None:
         self._pipeline = Pipeline(setup, cost, limits, policy, strategy, rule)
-        buffers = self._pipeline.buffers
-        self._emitter = Emitter(setup, buffers, self._pipeline.in_flight)
+        pipeline = self._pipeline
+        self._stream = ProvenStream(setup, cost, pipeline.buffers, pipeline.in_flight, limits.chunk_size, {})
+        self._emitter = self._stream.emitter
         self._horizon = horizon
         self._lags: dict[int, float] = {}  # by rank, what it was last late by
         # how early ranks may be whose lists do not hold them back where the plan waits for a chunk to leave
         self._slack = 0.0 if setup.stage_ranks[-1] == 0 else horizon
         self._late = 0.0  # what the plan's clock is behind the caller's
         self._now = 0.0  # the plan's present
-        programs = tuple(Program.of(rank, buffers, []) for rank in range(setup.pp))
-        extra = {
-            **setup.extra,
-            "buffer_tokens": limits.chunk_size,
-            "cost": cost_json(cost),
-            "provenance": {"compiler": f"vppc {__version__}"},
-        }
-        self._opening = certified(replace(setup, programs=programs, extra=extra))
-        self._previous = digest("".join(schedule_text(self._opening)).encode())
-        self._verifier = Verifier(self._opening, self._previous)
-        self._sequence = 0
-        self._unforgotten = 0  # instructions since the verifier has forgotten what is through
-        self._requests: list[Request] = []
-        self._chunks: list[Chunk] = []
-        self._cancelled: list[int] = []
 
     def opening(self) -> Schedule:
         """The schedule that the stream begins with."""
-        return self._opening
+        return self._stream.opening
 
     def add(self, request: Request, now: float) -> None:
         """A request comes, now or at its later arrival; see :meth:`Pipeline.submit`."""
@@ -123,13 +99,13 @@ class IncrementalCompiler:
         self._commit(until)
         self._commit(self._emitter.known_until(until))
         self._emitter.emit(until)
-        return self._segment(closed=False)
+        return self._stream.segment(self._pipeline.over)
 
     def close(self) -> Segment | None:
         """All that is left; the stream ends."""
         self._commit(inf)
         self._emitter.close()
-        return self._segment(closed=True)
+        return self._stream.segment(self._pipeline.over, closed=True)
 
     def _present(self, now: float) -> float:
         self._now = max(self._now, now - self._late)
@@ -144,27 +120,5 @@ class IncrementalCompiler:
                 self._emitter.append(block)
         else:
             self._emitter.commit(committed.operations, committed.samples)
-        self._requests += committed.requests
-        self._chunks += committed.chunks
-        self._cancelled += committed.cancelled
+        self._stream.add(committed.requests, committed.chunks, committed.cancelled)
         self._pipeline.take_finished()  # the plan's; the ranks' own are what counts
-
-    def _segment(self, *, closed: bool) -> Segment | None:
-        """What there is since the last segment, verified."""
-        programs = self._emitter.take()
-        if not (programs or self._requests or self._chunks or self._cancelled):
-            return None
-        self._sequence += 1
-        extra = {"cancelled": self._cancelled} if self._cancelled else {}
-        segment = Segment(self._sequence, self._previous, tuple(self._requests), tuple(self._chunks), programs, extra)
-        self._requests, self._chunks, self._cancelled = [], [], []
-        self._previous = digest("".join(segment_text(segment)).encode())
-        self._verifier.extend(segment, self._previous)
-        findings = self._verifier.findings(closed=closed)
-        if findings:
-            raise CheckFailed(findings)
-        self._unforgotten += sum(map(len, programs))
-        if self._unforgotten > KEPT:
-            self._verifier.forget(self._pipeline.over)
-            self._unforgotten = 0
-        return segment

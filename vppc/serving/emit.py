@@ -93,6 +93,12 @@ class Emitter:
             while lane.pending and lane.pending[0].start < before:
                 lane.run(lane.pending.popleft())
 
+    def post(self, before: float) -> None:
+        """Post the RECVs of all that is sent before then, where nothing more is to be emitted for now: whatever waits
+        for a SEND then waits for what is in the lists."""
+        for lane in self._lanes:
+            lane.receive(before, before)
+
     def close(self) -> None:
         """Emit all, and the WAITs that are left."""
         self.emit(inf)
@@ -137,7 +143,7 @@ class _Lane:
     def run(self, op: Ran) -> None:
         """Emit an operation, and before it the RECVs of what is sent while it runs."""
         chunk, stage = op.chunk, op.stage
-        self._receive(op.start, op.end)
+        self.receive(op.start, op.end)
         source, target = -1, -1
         if stage:
             if (chunk, stage) in self.posted:
@@ -187,7 +193,7 @@ class _Lane:
     def _length(self) -> int:
         return self.start + len(self.code) // WIDTH
 
-    def _receive(self, start: float, end: float) -> None:
+    def receive(self, start: float, end: float) -> None:
         """Post what is sent before ``end``, in the order in which it is sent, as far as there are buffers."""
         self.early = [sent for sent in self.early if sent > start]
         while True:
