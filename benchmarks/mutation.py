@@ -49,7 +49,8 @@ PARTS: dict[str, tuple[str, ...]] = {
         "graph",
         "segments",
     ),
-    "runtime/interpreter.py": ("runtime_tokens", "runtime_cancel", "runtime_run"),
+    "runtime/interpreter.py": ("interpreter",),
+    "runtime/stream.py": ("serve_stream",),
 }
 """The test files of every part; the quick ones first, since a mutant's run ends at the first failure."""
 SAID = "said.txt"
