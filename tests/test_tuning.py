@@ -27,6 +27,7 @@ from vppc.models.weights import Sharding
 from vppc.passes.strategies import Options
 from vppc.tuning.engines import Setting, engine_settings
 from vppc.tuning.prices import Prices
+from vppc.tuning.room import Room
 from vppc.tuning.search import Search
 from vppc.tuning.tune import Task, Tuned, advice, placements, proven, steps, tune
 from vppc.tuning.workload import Limits, Workload
@@ -154,6 +155,21 @@ def test_tuned_schedules_keep_to_the_memory(model: ModelSpec) -> None:
     assert min(tight.of(load).free for load in loads_of(free.schedule)) < 0  # the limit did matter
 
 
+def test_shorter_chunks_than_fit_leave_room_for_better_layers(model: ModelSpec) -> None:
+    """Chunks as long as fit at all allow one split only; with shorter ones layers lie better."""
+    task = on_devices(model, 54.5)
+    assert task.memory is not None
+    [tuned] = tune(task)
+    assert min(task.memory.of(load).free for load in loads_of(tuned.schedule)) >= 0
+    ranks = tuned.schedule.stage_ranks
+    room = Room.at_best(task.memory, Workload.of(task.requests, task.limits), ranks)
+    longest = room.longest_chunk(task.limits, ranks, None)
+    assert max(chunk.tokens for chunk in tuned.schedule.chunks) <= 0.75 * longest
+    [as_long_as_fit] = tune(replace(task, vp=2, ranges=room.shorter(longest).split(ranks)))
+    assert max(chunk.tokens for chunk in as_long_as_fit.schedule.chunks) > 0.8 * longest
+    assert tuned.report.makespan < 0.99 * as_long_as_fit.report.makespan
+
+
 def test_too_little_memory_is_refused_with_what_would_fit(model: ModelSpec) -> None:
     with pytest.raises(CheckFailed, match=r"into 30\.00 GiB a device") as refused:
         tune(on_devices(model, 30.0))
@@ -249,7 +265,7 @@ def test_it_says_when_not_to_pipeline(cost: CostModel) -> None:
 def test_placements_that_do_not_fit_are_left_out(cost: CostModel) -> None:
     task = Task(requests=(Request("r", 1),), cost=cost, model=MODEL, pp=20)
     assert placements(task) == [("straight", 1), ("v", 2), ("zigzag", 3), ("loop", 2), ("loop", 3)]
-    assert steps(task) == 5 + 1 + 1 + 1 + 2  # each looked at shortly, and two of a placement in full
+    assert steps(task) == 5 + 4  # each looked at shortly, and the best of each placement in full
     assert placements(replace(task, pp=1)) == [("straight", 1)]
     with pytest.raises(InputError, match="61 layers on 62 ranks"):
         placements(replace(task, pp=62))

@@ -26,6 +26,7 @@ from vppc.tuning.exact import best_order
 from vppc.tuning.prices import Growth, Prices
 from vppc.tuning.robust import World, robustness, worlds
 from vppc.tuning.rounding import whole, whole_sizes, whole_stages
+from vppc.tuning.wander import drop_smallest, one_less, one_more, shift_layers, swap_layers, wander
 from vppc.tuning.wiring import Goal, Wiring
 from vppc.tuning.workload import Limits, Workload
 
@@ -159,6 +160,36 @@ def test_resequencing_never_loses(random: Random) -> None:
     better = case.resequenced(start, 3)
     assert better.value <= start.value
     assert better.value == pytest.approx(case.at(sizes, counts, better.order).value)
+
+
+@given(random=RANDOMS)
+@settings(max_examples=30, deadline=None)
+def test_leaps_keep_tokens_and_layers(random: Random) -> None:
+    case, sizes, counts = random_case(random, MIXED)
+    point = case.start(sizes, counts, [Admit(3)])
+    for leap in (one_more, one_less, drop_smallest, shift_layers, swap_layers):
+        there = leap(case, point, random)
+        if there is None:
+            continue
+        onto, anew, layers = there
+        for first, last in onto.cutting.movable:
+            run = onto.cutting.workload.runs[onto.cutting.run_of[first]]
+            assert sum(anew[first:last]) == pytest.approx(run.tokens)
+            assert all(64 - 1e-6 <= size <= 4096 + 1e-6 for size in anew[first:last])
+        assert sum(layers) == 12
+        assert min(layers) >= 1
+        if leap is shift_layers:
+            for stages in case.rank_stages:
+                assert sum(layers[stage] for stage in stages) == sum(counts[stage] for stage in stages)
+
+
+@given(random=RANDOMS)
+@settings(max_examples=5, deadline=None)
+def test_wandering_never_loses(random: Random) -> None:
+    case, sizes, counts = random_case(random, DENSE)
+    start = case.start(sizes, counts, [Admit(3)])
+    _, best = wander(case, start, [Admit(3)], 20_000, layers=True)
+    assert best.value <= start.value
 
 
 def test_an_order_that_waits_for_itself_is_refused() -> None:

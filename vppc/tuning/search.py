@@ -32,8 +32,8 @@ _LOOKS = (
     Cooling(140, (0.005, 0.0005), (0.1, 0.002), relist=20),
 )
 _FINISH = Cooling(200, (0.003, 0.0001), (0.02, 0.0005), relist=20)
-_WANDER = 100_000
-"""Visits of operations that are spent on leaps from the best point, times the ranks squared."""
+_WANDER = 50_000
+"""Visits of operations that are spent on leaps from the best point, times the ranks cubed."""
 
 _WANDER_MOST = 2_000_000
 
@@ -43,7 +43,7 @@ _MANY = 500
 _ALIGN = 600_000
 """Visits of operations spent on moving single units between chunks, at most."""
 
-_IN_FLIGHT = (0.75, 1.2, 0.6, 0.95)
+_IN_FLIGHT = (0.75, 1.2, 0.6, 2.0)
 """Chunks in flight, in parts of a chunk's transfers and two more; the most promising first."""
 
 
@@ -107,13 +107,13 @@ class Search:
             if split and (sum(most) < layers or min(most) < shape.vp):  # heavy and light layers must be told apart
                 return [_counts(split)]
         totals = _even(layers, most, shape.vp)
-        equal = tuple(totals[rank] / shape.vp for rank in shape.ranks)
-        whole = [0.0] * len(equal)
-        for total, stages in zip(totals, shape.rank_stages, strict=True):
-            each, left = divmod(total, shape.vp)
-            for nth, stage in enumerate(stages):  # later stages get the remainder
-                whole[stage] = float(each + (nth >= shape.vp - left))
-        return [equal, tuple(whole)]
+        return [tuple(totals[rank] / shape.vp for rank in shape.ranks), _evenly(totals, shape)]
+
+    @property
+    def cramped(self) -> bool:
+        """Whether layers cannot lie as they like: spread as evenly as can be, they do not fit."""
+        shape = self.shape
+        return not shape.allows(_evenly(_even(self.prices.layers, [self.prices.layers] * shape.pp, shape.vp), shape))
 
     def promise(self) -> float:
         """What a short search comes to, in seconds: to choose the searches worth running."""
@@ -128,7 +128,7 @@ class Search:
         looks = self._looks(keep, quick)
         best, *others = sorted([self._finish(tried) for tried in looks], key=_value)
         admits = [*best.admits, *(admit for way in self.ways for admit in way)]
-        visits = 0 if quick else int(min(_WANDER_MOST, _WANDER * self.shape.pp**2) * self.effort)
+        visits = 0 if quick else int(min(_WANDER_MOST, _WANDER * self.shape.pp**3) * self.effort)
         case, point = wander(best.case, best.point, admits, visits, layers=bool(self.groups))
         point = descend(case, point, best.admits, _FINISH)
         best = replace(best, case=case, point=case.resequenced(point, 2))
@@ -229,6 +229,16 @@ def _even(layers: int, most: Sequence[int], least: int) -> list[int]:
         open_ranks = [rank for rank, total in enumerate(totals) if total < most[rank]] or range(len(most))
         totals[min(open_ranks, key=totals.__getitem__)] += 1
     return totals
+
+
+def _evenly(totals: Sequence[int], shape: Case) -> tuple[float, ...]:
+    """Whole layers of all stages, each rank's as even as can be; later stages get the remainder."""
+    counts = [0.0] * len(shape.ranks)
+    for total, stages in zip(totals, shape.rank_stages, strict=True):
+        each, left = divmod(total, shape.vp)
+        for nth, stage in enumerate(stages):
+            counts[stage] = float(each + (nth >= shape.vp - left))
+    return tuple(counts)
 
 
 def _whole(counts: Iterable[float]) -> bool:

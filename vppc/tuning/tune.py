@@ -6,7 +6,6 @@ reported is the simulated run of programs, not of the search's model of them.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -53,6 +52,12 @@ _FULL = 2
 
 _QUICK = 0.5
 """Efforts below that are for quick looks only."""
+
+_SHORTER = 0.75
+"""By how much chunks become shorter to make room for layers..."""
+
+_SHORTENINGS = 4
+"""... and how often, at most."""
 
 _TIGHTENINGS = 4
 """Searches of one placement under a memory limit, at most."""
@@ -185,10 +190,10 @@ def _vps(placement: str) -> list[int]:
 
 
 def steps(task: Task) -> int:
-    """How often :func:`tune` calls ``done``: after every short search, and after every one in full."""
-    ways = len(task.workloads(task.limits))
-    short = Counter(name for name, _ in placements(task) for _ in range(ways))
-    return short.total() + sum(min(count, _FULL) for count in short.values())
+    """How often :func:`tune` calls ``done``: after the short searches of every placement and vp, and the full ones of
+    every placement."""
+    pairs = placements(task)
+    return len(pairs) + len({name for name, _ in pairs})
 
 
 def tune(task: Task, done: Callable[[], object] = lambda: None) -> tuple[Tuned, ...]:
@@ -204,13 +209,13 @@ def tune(task: Task, done: Callable[[], object] = lambda: None) -> tuple[Tuned, 
         for search in _searches(task, prices, placement, vp):
             search.promise()  # the short search, which it remembers
             contest.setdefault(placement, []).append(search)
-            done()
+        done()
     results = []
     for chosen in _chosen(contest.values()):
         found: list[Tuned] = []
         for search, quick in chosen:
             found += _fitting(task, prices, search, quick)
-            done()
+        done()
         if found:
             results.append(min(found, key=lambda tuned: tuned.value))
     if not results:
@@ -230,13 +235,24 @@ def _chosen(contest: Iterable[list[Search]]) -> Iterator[list[tuple[Search, bool
 
 
 def _searches(task: Task, prices: Prices, placement: str, vp: int) -> Iterator[Search]:
-    """The searches on a placement, one for each way to put short prompts together; none where nothing fits."""
+    """The searches on a placement, for each way to put short prompts together; none where nothing fits.
+
+    Where memory leaves layers little choice, searches with shorter chunks follow, which leave them more.
+    """
     ranks = stage_ranks(placement, task.pp, vp)
     for workload in task.workloads(task.limits):
         room = Room.at_best(task.memory, workload, ranks) if task.memory is not None else None
         search = _search(task, prices, workload, placement, vp, room)
-        if search is not None:
+        for _ in range(1 + _SHORTENINGS):
+            if search is None:
+                break
             yield search
+            limits = search.workload.limits
+            most = round(_SHORTER * limits.most)
+            if most < limits.least or task.ranges is not None or not search.cramped:
+                break
+            shorter = replace(search.workload, limits=replace(limits, max_chunk=most))
+            search = _search(task, prices, shorter, placement, vp, room)
 
 
 def _search(

@@ -1,4 +1,8 @@
-"""Small leaps from a good point: a chunk more or less, or layers elsewhere; kept where they help."""
+"""Small leaps from a good point: a chunk more or less, or layers elsewhere.
+
+A leap is taken where it helps, and in the beginning also where it loses little, which leads out of what is best only
+among its neighbours. (Threshold accepting: Dueck and Scheuer, Threshold accepting, 1990.)
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,9 @@ from vppc.tuning.case import Admit, Case, Point
 from vppc.tuning.descent import Cooling, descend, nearest
 
 _SETTLE = Cooling(60, (0.005, 0.0005), (0.05, 0.003), relist=20)
+
+_LENIENCE = 0.003
+"""How far behind the best a leap may land, in parts of it: at first, then less and less."""
 
 Sizes: TypeAlias = list[float]
 Leap: TypeAlias = Callable[[Case, Point, Random], tuple[Case, Sizes, tuple[float, ...]] | None]
@@ -27,9 +34,12 @@ def wander(
     """
     random = Random(seed)
     recuts: tuple[Leap, ...] = (one_less, one_more, drop_smallest)
-    leaps = cycle((*recuts, swap_layers, swap_layers) if layers else recuts)
-    while visits > 0:
-        visits -= _SETTLE.steps * len(case.cutting) * len(case.ranks)
+    relayers: tuple[Leap, ...] = (shift_layers, swap_layers, shift_layers) if case.vp > 1 else (swap_layers,)
+    leaps = cycle((*recuts, *relayers) if layers else recuts)
+    best_case, best = case, point
+    left = visits
+    while left > 0:
+        left -= _SETTLE.steps * len(case.cutting) * len(case.ranks)
         there = next(leaps)(case, point, random)
         if there is None:
             continue
@@ -38,9 +48,11 @@ def wander(
         if onto is case:
             start = min(start, case.at(sizes, counts, point.order), key=lambda each: each.value)
         moved = descend(onto, start, admits[:1], _SETTLE)
-        if moved.value < point.value:
+        if moved.value < best.value:
+            best_case, best = onto, moved
+        if moved.value < point.value or moved.value < best.value * (1.0 + _LENIENCE * left / visits):
             case, point = onto, moved
-    return case, point
+    return best_case, best
 
 
 def one_more(case: Case, point: Point, random: Random) -> tuple[Case, Sizes, tuple[float, ...]] | None:
@@ -62,6 +74,20 @@ def drop_smallest(case: Case, point: Point, random: Random) -> tuple[Case, Sizes
     sizes = list(point.sizes[first:last])
     del sizes[min(range(len(sizes)), key=sizes.__getitem__)]
     return _with_run(case, point, run, sizes)
+
+
+def shift_layers(case: Case, point: Point, random: Random) -> tuple[Case, Sizes, tuple[float, ...]] | None:
+    """One layer between two stages of a rank, and one between two of another, or the same: their work stays."""
+    counts = list(point.counts)
+    for _ in range(2):
+        stages = random.choice(case.rank_stages)
+        thick = [stage for stage in stages if counts[stage] > 1]
+        if not thick or len(stages) == 1:
+            return None
+        giver = random.choice(thick)
+        counts[giver] -= 1
+        counts[random.choice([stage for stage in stages if stage != giver])] += 1
+    return (case, list(point.sizes), tuple(counts)) if case.allows(counts) else None
 
 
 def swap_layers(case: Case, point: Point, random: Random) -> tuple[Case, Sizes, tuple[float, ...]] | None:
