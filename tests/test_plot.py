@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from math import dist
 from pathlib import Path
 from xml.etree import ElementTree
@@ -28,6 +28,7 @@ from vppc.errors import InputError
 from vppc.ir.document import schedule_text
 from vppc.ir.instruction import FORWARD
 from vppc.ir.schedule import Schedule
+from vppc.render.html_report import scheme
 from vppc.render.lanes import Gap, Run, end_of, lanes, reason
 from vppc.render.page import html_page
 from vppc.render.palette import DARK, HUES, LIGHT, ON_DARK, ON_LIGHT
@@ -290,6 +291,25 @@ def test_neighbouring_requests_differ_for_every_eye(eye: tuple[tuple[float, ...]
     for one, other in pairwise((*HUES, HUES[0])):
         assert apart(one.light, other.light, eye) > 25
         assert apart(one.dark, other.dark, eye) > 25
+
+
+@pytest.mark.parametrize("eye", [NORMAL, DEUTERANOPIA, PROTANOPIA], ids=["normal", "deuteranopia", "protanopia"])
+@pytest.mark.parametrize(
+    "colors",
+    [scheme.LINES, scheme.LINES_ON_DARK, scheme.CAUSES, tuple(scheme.WORK.values())],
+    ids=["lines", "lines on dark", "causes", "work"],
+)
+def test_what_a_chart_of_a_report_shows_differs_for_every_eye(
+    colors: tuple[str, ...], eye: tuple[tuple[float, ...], ...]
+) -> None:
+    assert min(apart(one, other, eye) for one, other in combinations(colors, 2)) > 20
+
+
+def test_charts_of_a_report_are_clear_of_their_background() -> None:
+    assert min(contrast(line, "#ffffff") for line in scheme.LINES) > 3
+    assert min(contrast(line, scheme.SECTION) for line in scheme.LINES_ON_DARK) > 4.5
+    for ink in (DARK.ink, DARK.faint):
+        assert contrast(ink, scheme.SECTION) > 4.5
 
 
 def test_sweeps_can_be_told_apart_in_grey_and_letters_read() -> None:

@@ -28,6 +28,7 @@ from vppc.explain import sweep
 from vppc.ir.document import schedule_text
 from vppc.ir.schedule import Schedule
 from vppc.models import load_model
+from vppc.render.palette import DARK
 from vppc.render.tables import percent, seconds
 
 pytest.importorskip("bokeh", reason="the charts need Bokeh")
@@ -146,6 +147,7 @@ def test_the_page_of_a_tuning(tmp_path: Path) -> None:
     page = body(written(tmp_path, str(file)))
     assert f"<b>{seconds(best['makespan'])}</b>makespan" in page
     assert "<td>v, 2 a rank</td>" in page
+    assert "<td>costs</td><td>deepseek-v3.1-910c-tp8</td>" in page
 
 
 def test_a_wrong_comparison_is_refused_with_its_place(
@@ -281,6 +283,37 @@ def test_a_browser_shows_the_page_without_a_network(chromium: Any, tmp_path: Pat
     ]
     until(lambda: "C2 s0" in chromium.execute_script(PLOT)["labels"])
     assert chromium.execute_script(PLOT)["transfers"] == PLAIN
+
+
+PAINTED = """
+const all = [...Bokeh.documents[0]._all_models.values()], plot = all.find(model => model.name == "timeline")
+return [plot.title.text_color, plot.below[0].major_label_text_color,
+        getComputedStyle(document.querySelector("section")).backgroundColor]
+"""
+
+
+@pytest.mark.slow
+def test_the_page_follows_the_readers_scheme_and_is_light_in_print(chromium: Any, tmp_path: Path) -> None:
+    def prefers(scheme: str) -> None:
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    light, dark = ["#444444", "#444444", "rgb(255, 255, 255)"], [DARK.ink, DARK.ink, "rgb(22, 27, 34)"]
+    page = written(tmp_path, saved(tmp_path, paper("cpp", 3)))
+    prefers("dark")
+    try:
+        opened(chromium, page)
+        until(lambda: chromium.execute_script(PAINTED) == dark)
+        prefers("light")
+        until(lambda: chromium.execute_script(PAINTED) == light)
+        prefers("dark")
+        until(lambda: chromium.execute_script(PAINTED) == dark)
+        chromium.execute_script("dispatchEvent(new Event('beforeprint'))")
+        assert chromium.execute_script(PAINTED)[:2] == light[:2]
+        chromium.execute_script("dispatchEvent(new Event('afterprint'))")
+        assert chromium.execute_script(PAINTED) == dark
+    finally:
+        prefers("light")
 
 
 @pytest.mark.slow

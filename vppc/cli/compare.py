@@ -9,6 +9,7 @@ from pathlib import PurePath
 
 import click
 
+from vppc import __version__
 from vppc.cli.machine import NETWORK, note_context
 from vppc.cli.needs import check_needs, model_needs, picture_needs, strategy_needs
 from vppc.cli.number import COUNT, Number
@@ -183,7 +184,9 @@ def command(
         write_picture(comparison_plot(rows, theme), output, "vppc compare", theme)
         return
     if as_json:
-        text = json.dumps({"pp": pp, "rows": [row.json() for row in rows]}, indent=1, allow_nan=False) + "\n"
+        provenance = {"compiler": f"vppc {__version__}"}
+        compared = {"pp": pp, "rows": [row.json() for row in rows], "provenance": provenance}
+        text = json.dumps(compared, indent=1, allow_nan=False) + "\n"
     else:
         text = comparison_text(rows, contest[-1].contestant) + "\n"
     write_text(output, text)

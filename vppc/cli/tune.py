@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import click
 
+from vppc import __version__
 from vppc.analysis.memory import Memory, check_memory
 from vppc.cli.machine import NETWORK, Machine, note_context
 from vppc.cli.number import COUNT, Number
@@ -163,9 +164,13 @@ def command(
         schedule = check_memory(schedule, limit.spec, limit.device, tp=tp, ep=ep, weight_dtype=limit.weight_dtype)
     notes = list(advice(task, results))
     if as_json:
-        text = json.dumps(
-            {"pp": pp, "placements": [tuned.json() for tuned in results], "advice": notes}, indent=1, allow_nan=False
-        )
+        found = {
+            "pp": pp,
+            "placements": [tuned.json() for tuned in results],
+            "advice": notes,
+            "provenance": {"compiler": f"vppc {__version__}", "costs": cost.name or "unnamed"},
+        }
+        text = json.dumps(found, indent=1, allow_nan=False)
     else:
         text = tuning_text(results, notes)
     if output is not None:

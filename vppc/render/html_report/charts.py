@@ -30,6 +30,8 @@ from vppc.analysis.bubbles import CAUSES, PHASES, Bubble, totals
 from vppc.ir.instruction import FORWARD
 from vppc.render.counters import buffers_in_use, kv_tokens
 from vppc.render.explain import because
+from vppc.render.html_report import scheme
+from vppc.render.html_report.scheme import LINES, REPAINTED, SCRIPT, WORK
 from vppc.render.lanes import Run, hops
 from vppc.render.palette import HUES, LIGHT
 from vppc.render.tables import count, seconds
@@ -37,16 +39,8 @@ from vppc.render.tables import count, seconds
 Chart: TypeAlias = Any
 """A model of Bokeh, which has no types that could be checked."""
 
-CAUSE_COLORS = dict(zip(CAUSES, ("#8c8c8c", "#56b4e9", "#e69f00", "#d55e00", "#cc79a7", "#b8a900"), strict=True))
+CAUSE_COLORS = dict(zip(CAUSES, scheme.CAUSES, strict=True))
 PHASE_COLORS = dict(zip(PHASES, ("#56b4e9", "#bdbdbd", "#e69f00"), strict=True))
-WORK_COLORS = {
-    "compute": "#0f5a96",
-    "collective": "#7fb3dc",
-    "exposed transfer": "#c8430d",
-    "launch stall": "#e6c36a",
-    "free": "#d9dde2",
-}
-LINES = ("#0f5a96", "#d55e00", "#00644a", "#b8860b", "#7b3294", "#4d555f", "#c51b7d", "#1b9e77")
 DASHES = ("solid", "dashed", "dotted", "dotdash")
 MOST_LINES = 16
 """So many ranks have lines of their own in a chart."""
@@ -95,7 +89,8 @@ class Bars(NamedTuple):
 def embedded(charts: Mapping[str, Chart]) -> tuple[str, str, dict[str, str]]:
     """The scripts for a page's head and for the end of its body, and a place for each chart, by its name."""
     script, places = components(dict(charts))
-    return Resources(mode="inline", components=["bokeh"]).render(), script, dict(places)
+    painting = f"<script>{{{SCRIPT}}}</script>"
+    return Resources(mode="inline", components=["bokeh"]).render(), f"{script}\n{painting}", dict(places)
 
 
 def timelines(runs: Sequence[tuple[Run, Activity, Sequence[Sequence[Bubble]]]]) -> Chart:
@@ -106,6 +101,7 @@ def timelines(runs: Sequence[tuple[Run, Activity, Sequence[Sequence[Bubble]]]]) 
     plots = [_timeline(*each, source, shown) for each, source in zip(runs, sources, strict=True)]
     overview = figure(height=80, y_range=plots[0].y_range, x_range=(0.0, total or 1.0), tools="", toolbar_location=None)
     overview.xaxis.axis_label = "drag the window, or its edges; seconds"
+    overview.background_fill_color = overview.border_fill_color = None
     overview.yaxis.visible = False
     overview.grid.visible = False
     overview.quad("left", "right", "bottom", "top", color="color", source=sources[0])
@@ -244,7 +240,7 @@ def bars(title: str, each: Bars) -> Chart:
 
 def work_bars(names: Sequence[str], ranks: Sequence[Sequence[float]]) -> Bars:
     """Each one's makespan, as the seconds of compute, collective, exposed transfer, launch stall, and free time."""
-    return Bars(names, dict(zip(WORK_COLORS, zip(*ranks, strict=True), strict=True)), WORK_COLORS)
+    return Bars(names, dict(zip(WORK, zip(*ranks, strict=True), strict=True)), WORK)
 
 
 def lines(
@@ -293,7 +289,10 @@ def sizes(tokens: Sequence[int], hues: Sequence[int], notes: Sequence[str]) -> C
         "color": [HUES[hue % len(HUES)].dark for hue in hues],
         "note": list(notes),
     }
-    drawn = plot.vbar("chunk", top="tokens", width=0.8, color="color", source=ColumnDataSource(columns))
+    plot.xaxis.ticker.min_interval = 1
+    plot.xaxis.minor_tick_line_color = None
+    source = ColumnDataSource(columns, tags=[REPAINTED])
+    drawn = plot.vbar("chunk", top="tokens", width=0.8, color="color", source=source)
     plot.y_range.start = 0
     plot.add_tools(_hover([drawn], ["C@chunk", "@note{safe}"]))
     return plot
@@ -324,6 +323,7 @@ def _plot(title: str, **options: Any) -> Any:
         title=title, tools="xpan,box_zoom,reset,save", sizing_mode="stretch_width", active_drag="xpan", **options
     )
     plot.toolbar.logo = None
+    plot.background_fill_color = plot.border_fill_color = None  # the page's
     plot.title.text_font_size = "14px"
     plot.min_border_right = 20
     return plot

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
+from vppc.render.html_report.scheme import STYLE
+
 Rows = Iterable[Sequence[str]]
 
 
@@ -64,19 +66,19 @@ def html_table(headers: Sequence[str], rows: Rows, align: str = "<") -> str:
     return f'<div class="table"><table>{head}<tbody>{body}</tbody></table></div>'
 
 
-_STYLE = """
-:root{color-scheme:light}
-body{margin:0;background:#f5f6f8;color:#1b2430;font:15px/1.5 system-ui,'DejaVu Sans',Verdana,Arial,sans-serif}
-main{max-width:1280px;margin:0 auto;padding:1.5rem}
-h1{font-size:1.5rem;margin:0}h2{font-size:1.1rem;margin:0 0 .6rem}p{margin:.4rem 0}
-section{background:#fff;border:1px solid #dfe3e8;border-radius:8px;padding:1rem 1.2rem;margin:1rem 0}
-.facts{display:flex;flex-wrap:wrap;gap:.8rem;margin:1rem 0}
-.facts div{background:#fff;border:1px solid #dfe3e8;border-radius:8px;padding:.6rem 1rem;color:#5d6875;font-size:.85rem}
-.facts b{display:block;font-size:1.35rem;color:#1b2430}
-.table{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.88rem}
-th,td{padding:.2rem .9rem .2rem 0;text-align:left;vertical-align:top}th{color:#5d6875;font-weight:600}
-tbody tr{border-top:1px solid #edf0f3}.n{text-align:right}
-.pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(440px,1fr));gap:1rem}
-details{margin:.4rem 0}pre{overflow-x:auto;font-size:.8rem}
-@media print{body{background:#fff}section{break-inside:avoid;border:none;padding:0}}
+_STYLE = f"""{STYLE}
+body{{margin:0;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,'DejaVu Sans',Verdana,Arial,sans-serif}}
+main{{max-width:1280px;margin:0 auto;padding:1.5rem}}
+h1{{font-size:1.5rem;margin:0}}h2{{font-size:1.1rem;margin:0 0 .6rem}}p{{margin:.4rem 0}}
+section,.facts div{{background:var(--section);border:1px solid var(--edge);border-radius:8px}}
+section{{padding:1rem 1.2rem;margin:1rem 0;overflow-x:auto}}
+.facts{{display:flex;flex-wrap:wrap;gap:.8rem;margin:1rem 0}}
+.facts div{{padding:.6rem 1rem;color:var(--faint);font-size:.85rem}}
+.facts b{{display:block;font-size:1.35rem;color:var(--ink)}}
+.table{{overflow-x:auto}}table{{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.88rem}}
+th,td{{padding:.2rem .9rem .2rem 0;text-align:left;vertical-align:top}}th{{color:var(--faint);font-weight:600}}
+tbody tr{{border-top:1px solid var(--line)}}.n{{text-align:right;white-space:nowrap}}
+.pair{{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(440px,100%),1fr));gap:1rem}}
+details{{margin:.4rem 0}}pre{{overflow-x:auto;font-size:.8rem}}
+@media print{{section{{break-inside:avoid;border:none;padding:0}}}}
 """

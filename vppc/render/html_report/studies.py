@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 from vppc.errors import InputError
 from vppc.render.html_report import charts
 from vppc.render.html_report.page import Page, Section, html_table, paragraph
+from vppc.render.html_report.scheme import WORK
 from vppc.render.tables import count, percent, seconds, signed_percent
 from vppc.validation import OPEN, Count, Seconds, validate
 
@@ -60,6 +61,7 @@ class ComparisonDocument(TypedDict):
 
     pp: Count
     rows: list[RowDocument]
+    provenance: NotRequired[dict[str, str]]
 
 
 @with_config(OPEN)
@@ -85,6 +87,7 @@ class TuningDocument(TypedDict):
     pp: Count
     placements: list[TunedDocument]
     advice: list[str]
+    provenance: NotRequired[dict[str, str]]
 
 
 _COMPARISON: TypeAdapter[ComparisonDocument] = TypeAdapter(ComparisonDocument)
@@ -128,7 +131,7 @@ def _comparison(document: ComparisonDocument, file: str, title: str, provenance:
         "queues": count(len({_queue(row) for row in rows})),
     }
     lead = "Strategies at many chunk sizes, each schedule compiled, proven and priced."
-    return Page(title, lead, facts, made, head, scripts, provenance)
+    return Page(title, lead, facts, made, head, scripts, {**provenance, **document.get("provenance", {})})
 
 
 def _tuning(document: TuningDocument, file: str, title: str, provenance: Mapping[str, str]) -> Page:
@@ -142,7 +145,7 @@ def _tuning(document: TuningDocument, file: str, title: str, provenance: Mapping
     bars = charts.Bars(
         names,
         {"bound of any chunking": bound, "above it": above},
-        {"bound of any chunking": "#0f5a96", "above it": "#e6c36a"},
+        {"bound of any chunking": WORK["compute"], "above it": WORK["launch stall"]},
     )
     head, scripts, places = charts.embedded(
         {
@@ -182,9 +185,9 @@ def _tuning(document: TuningDocument, file: str, title: str, provenance: Mapping
         "any other chunking ahead by at most": percent(best["gap_to_any_chunking"]),
         "chunks": count(len(best["chunks"])),
     }
-    return Page(
-        title, f"Tuned for {count(document['pp'], 'rank')}; the best first.", facts, sections, head, scripts, provenance
-    )
+    lead = f"Tuned for {count(document['pp'], 'rank')}; the best first."
+    sources = {**provenance, **document.get("provenance", {})}
+    return Page(title, lead, facts, sections, head, scripts, sources)
 
 
 def _queue(row: RowDocument) -> str:
