@@ -51,8 +51,11 @@ DARK = Theme("#0d1117", "#e8edf3", "#98a4b1", "#4a5563", "#ff9a62", tuple(HUES[h
 
 
 def stylesheet(theme: str) -> str:
-    """CSS for a timeline in a theme: ``light``, ``dark``, or ``auto``, the reader's choice, light in print."""
-    return _BASE + _themed(theme, _rules)
+    """CSS for a timeline in a theme: ``light``, ``dark``, or ``auto``, the reader's choice, light in print.
+
+    What is too thin for a light shade on white, or a dark one on dark, has the class ``c0`` of hue 0.
+    """
+    return _BASE + _themed(theme, lambda each: _rules(each) + _carried(each))
 
 
 def chart_stylesheet(theme: str) -> str:
@@ -64,6 +67,10 @@ def _themed(theme: str, rules: Callable[[Theme], str]) -> str:
     if theme == "auto":
         return f"{rules(LIGHT)}@media screen and (prefers-color-scheme:dark){{{rules(DARK)}}}"
     return rules(DARK if theme == "dark" else LIGHT)
+
+
+def _carried(theme: Theme) -> str:
+    return "".join(f".c{number}{{fill:{hue.light if theme is DARK else hue.dark}}}" for number, hue in enumerate(HUES))
 
 
 def _series(theme: Theme) -> str:

@@ -195,12 +195,12 @@ class _Drawing:
 
     def _carried(self, panel: Panel, hop: Hop, row: Row, top: float) -> str:
         left, right = self._x(row, hop.start - panel.origin), self._x(row, hop.end - panel.origin)
-        sweep = hop.stage // panel.run.schedule.pp % 2
-        fill = f"r{_hue(panel, hop.chunk)}{sweep}"
-        box = element("rect", class_=fill, x=left, y=top, width=max(right - left, 1), height=CHANNEL - 2)
+        fill, wide = f"c{_hue(panel, hop.chunk)}", max(right - left, 1.5)
+        box = element("rect", class_=fill, x=left, y=top, width=wide, height=CHANNEL - 2)
         name = f"C{hop.chunk}"
-        label = [_centred(name, (left + right) / 2, top + 7.5, sweep, 8)] if right - left > 5.5 * len(name) + 2 else []
-        return element("g", title(describe_hop(panel, hop)), box, *label, class_="g")
+        label = text(name, (left + right) / 2, top + 7.5, class_="paper m", font_size=8)
+        fits = right - left > 5.5 * len(name) + 2
+        return element("g", title(describe_hop(panel, hop)), box, *([label] if fits else []), class_="g")
 
     def _arrow(self, panel: Panel, hop: Hop, row: Row, y1: float, y2: float) -> str:
         """An arrow from lane to lane, as far as it lies in the row."""
