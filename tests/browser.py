@@ -24,7 +24,9 @@ FLAGS = (
 )
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 MISSING = (
-    "" if CHROMIUM and DRIVER and importlib.util.find_spec("selenium") else "needs chromium, chromedriver, selenium"
+    ""
+    if CHROMIUM and DRIVER and importlib.util.find_spec("selenium")
+    else "needs Chromium and its driver, which scripts/browser installs, and selenium"
 )
 
 
