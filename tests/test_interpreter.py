@@ -127,6 +127,7 @@ def test_every_instruction_of_a_program() -> None:
     assert interpreter.posted == {}
     assert interpreter.position.index == 13
     assert not interpreter.position.running
+    assert str(interpreter.position) == "rank 0 at the end of its program"
 
 
 def test_the_rank_that_samples_nothing_lets_a_request_go_with_its_last_stage() -> None:
@@ -189,8 +190,9 @@ def test_times_count_from_an_origin_on_the_clock_of_process_0(hands: Hands) -> N
 
 
 def test_a_first_stage_waits_for_its_request_to_arrive(hands: Hands) -> None:
-    schedule = replace(by_hand(), requests=(Request("r0", 4, 1, arrival=30.0),))
-    interpreter, recorder = built(schedule, 0)
+    loads = loads_of(by_hand(), 0)
+    loads = {0: loads[0]._replace(arrival=11.5), 1: loads[1]._replace(arrival=30.0)}
+    interpreter, recorder = built(by_hand(), 0, loads=loads)
     idle: list[bool] = []
     plain, sleep = recorder.forward, hands.sleep
 
@@ -204,11 +206,11 @@ def test_a_first_stage_waits_for_its_request_to_arrive(hands: Hands) -> None:
 
     recorder.forward, hands.sleep = forward, sleeping  # type: ignore[method-assign]
     interpreter.run(90.0)
-    assert hands.slept == [19.0]  # at 101, until 120; the second chunk comes later
-    assert idle == [True, False, False, False, False]
-    exactly, _ = built(schedule, 0)
-    exactly.run(hands.now + 1 - 30)
-    assert hands.slept == [19.0]
+    assert hands.slept == [0.5, 17.5]  # at 101 until 101.5, and at 102.5 until 120
+    assert idle == [True, False, True, False, False, False]
+    exactly, _ = built(by_hand(), 0, loads={**loads, 1: loads[0]})
+    exactly.run(hands.now + 1 - 11.5)
+    assert hands.slept == [0.5, 17.5]
 
 
 def test_only_first_stages_wait() -> None:
@@ -254,7 +256,8 @@ class Device:
 
 def test_a_device_that_queues_is_told_of_each_instruction_and_tells_the_times_itself() -> None:
     device, times = Device(), Kept()
-    _, log = ran(by_hand(), 0, progress=device, times=times)
+    interpreter, log = ran(by_hand(), 0, progress=device, times=times)
+    assert interpreter.position.progress is device
     assert device.calls == ["begin", "end"] * 13 + ["drain"]
     assert times.times == []
     assert log == ran(by_hand(), 0)[1]
