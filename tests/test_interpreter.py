@@ -141,12 +141,10 @@ def test_the_rank_that_samples_nothing_lets_a_request_go_with_its_last_stage() -
     assert sum(each[0] == "release" for each in log) == 1
 
 
-def test_a_chunk_is_prepared_anew_for_every_pass() -> None:
-    """What was prepared is let go with the chunk."""
-    interpreter, recorder = built(by_hand(), 0)
-    for _ in range(2):
-        interpreter.run(interpreter.clock.now())
-    assert [each[:2] for each in recorder.log if each[0] == "prepare"] == [("prepare", 0), ("prepare", 1)] * 2
+def test_what_was_prepared_is_let_go_with_the_chunk() -> None:
+    for rank in (0, 1):
+        interpreter, _ = ran(by_hand(), rank)
+        assert interpreter._prepared == {}
 
 
 class Hands:
