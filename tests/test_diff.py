@@ -101,6 +101,22 @@ def test_a_run_beside_its_plan(tmp_path: Path) -> None:
     ]
 
 
+def test_a_rank_that_is_slow_is_seen_in_its_own_work_and_not_in_what_waits_for_it(tmp_path: Path) -> None:
+    schedule = paper("vpp-async", 6, transfer=0.5)
+    costs = OpCosts.of(schedule, parse_cost(schedule.extra["cost"]))
+    ranks = schedule.stage_ranks * len(schedule.chunks)
+    slow = [seconds * (1.5 if rank == 1 else 1.0) for seconds, rank in zip(costs.seconds, ranks, strict=True)]
+    run = write_journal(tmp_path / "run", schedule, simulate(schedule, replace(costs, seconds=slow)))
+    text = diff(saved(tmp_path, "plan", schedule), str(run), "--listed", "6")
+    assert re.search(r"work, rank 0 .* same\n", text)
+    assert re.search(r"work, rank 1 .* \+50\.0%\n", text)
+    rows = [line.split() for line in text.split("difference\n")[1].splitlines()[1:]]
+    assert [(row[0], row[2]) for row in rows] == [("1", "FORWARD")] * 6
+    for command in (["explain", str(run)], ["profile", str(run)]):
+        told = CliRunner().invoke(vppc, command).output
+        assert "rank 1 is the slowest, 1.500; by rank 1.000, 1.500" in told
+
+
 def test_json_of_two_strategies(tmp_path: Path) -> None:
     ours, theirs = deepseek("vpp-async", (40000, 40000), 8192), deepseek("vpp-packed", (40000, 40000), 8192)
     document = json.loads(diff(saved(tmp_path, "a", ours), saved(tmp_path, "b", theirs), "--json"))

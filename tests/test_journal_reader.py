@@ -356,10 +356,10 @@ clocks     agree to within 20.00 us
 note: these costs are not this machine's, nor is the efficiency; vppc calibrate fits some to a journal
 
 largest differences between plan and fact
-rank  instruction                   planned at     took  measured at     took  difference
-----  ----------------------------  ----------  -------  -----------  -------  ----------
-   0  10 WAIT 9 ; RECV c1 s3           4.500 s  3.250 s      12.50 s  9.250 s        +6 s
-   0  3 FORWARD c1 s0 tokens -> b0     1.250 s      2 s      3.250 s      6 s        +4 s
+rank  instruction                   planned at  took  measured at  took  difference
+----  ----------------------------  ----------  ----  -----------  ----  ----------
+   0  3 FORWARD c1 s0 tokens -> b0     1.250 s   2 s      3.250 s   6 s        +4 s
+   0  11 FORWARD c1 s3 b1 -> b0        7.750 s   2 s      21.75 s   6 s        +4 s
 """
 
 

@@ -30,6 +30,7 @@ from vppc.render.explain import (
     waits_text,
 )
 from vppc.render.listing import headline, prediction
+from vppc.render.profile import pace
 from vppc.render.tables import seconds
 
 
@@ -129,6 +130,8 @@ def _whole(
     parts = ["\n".join([*headline(schedule), *(prediction(subject.report) if subject.report is not None else ())])]
     parts += [bubbles_text(activity, pieces), waits_text(activity, pieces)]
     parts.append(path_text(activity, path, subject.report, free))
+    if subject.measured is not None:
+        parts.append(f"forwards {pace(subject.measured)}")
     if before is not None and (tried or refused):
         parts += [trials_text(before, tried, refused), steps_text(made)]
     elif before is not None and wanted is None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from math import inf
 
+from vppc.analysis.breakdown import both_ends_posted
 from vppc.analysis.report import Report, report
 from vppc.analysis.times import Timing, Transfers
 from vppc.analysis.timing import simulate
@@ -30,7 +30,11 @@ a moment too."""
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An instruction that took another time than planned; seconds. For a WAIT, the time that it blocked."""
+    """An instruction that took another time than planned; seconds.
+
+    Of a WAIT, what it blocked once both ends of its transfer were posted: before that the rank waits for a peer, and
+    what that peer took longer for is a difference of its own.
+    """
 
     rank: int
     index: int
@@ -44,7 +48,8 @@ class Difference:
 class Measured:
     """A journal judged: what was measured, what was planned, and the differences, the largest first.
 
-    ``forwards_ratio`` is how much longer all FORWARDs together took than planned (1.0: as planned).
+    ``forwards_ratio`` is how much longer all FORWARDs together took than planned (1.0: as planned), and
+    ``rank_ratios`` those of each rank.
     """
 
     journal: Journal
@@ -52,6 +57,7 @@ class Measured:
     report: Report
     plan: Report
     forwards_ratio: float
+    rank_ratios: tuple[float, ...]
     differences: tuple[Difference, ...]
 
 
@@ -66,15 +72,26 @@ def measure(journal: Journal, cost: CostModel, listed: int = 10) -> Measured:
     planned_costs = OpCosts.of(schedule, cost)
     planned = simulate(schedule, planned_costs, cost.interference)
     measured_costs = _measured_costs(schedule, timing)
-    work = sum(planned_costs.seconds)
+    took, planned_for = (_by_rank(schedule, costs) for costs in (measured_costs, planned_costs))
     return Measured(
         journal,
         timing,
         report(schedule, cost, measured_costs, timing),
         report(schedule, cost, planned_costs, planned),
-        sum(measured_costs.seconds) / work if work else 1.0,
+        _ratio(sum(took), sum(planned_for)),
+        tuple(map(_ratio, took, planned_for)),
         differences(schedule, planned, timing, listed),
     )
+
+
+def _by_rank(schedule: Schedule, costs: OpCosts) -> list[float]:
+    """The seconds of every rank's FORWARDs."""
+    stages = len(schedule.stages)
+    return [sum(sum(costs.seconds[stage::stages]) for stage in mine) for mine in schedule.rank_stages]
+
+
+def _ratio(took: float, planned: float) -> float:
+    return took / planned if planned else 1.0
 
 
 def timing_of(journal: Journal) -> Timing:
@@ -208,19 +225,16 @@ def _measured_costs(schedule: Schedule, timing: Timing) -> OpCosts:
 
 def differences(schedule: Schedule, planned: Timing, measured: Timing, listed: int) -> tuple[Difference, ...]:
     """The ``listed`` instructions that took the most different times in two runs of a schedule, the largest first."""
-    found = chain.from_iterable(
-        (
-            Difference(
-                program.rank,
-                index,
-                planned.starts[program.rank][index],
-                planned.ends[program.rank][index] - planned.starts[program.rank][index],
-                measured.starts[program.rank][index],
-                measured.ends[program.rank][index] - measured.starts[program.rank][index],
-            )
-            for index, (op, *_) in enumerate(program.rows())
-            if op in (FORWARD, WAIT, SAMPLE)
-        )
-        for program in schedule.programs
-    )
+    posted = [both_ends_posted(schedule, timing) for timing in (planned, measured)]
+    found: list[Difference] = []
+    for rank, program in enumerate(schedule.programs):
+        for index, (op, _, _, x, _, _) in enumerate(program.rows()):
+            if op not in (FORWARD, WAIT, SAMPLE):
+                continue
+            times = []
+            for timing, both in zip((planned, measured), posted, strict=True):
+                start, end = timing.starts[rank][index], timing.ends[rank][index]
+                from_then = max(start, both[rank][x]) if op == WAIT else start
+                times += [start, max(0.0, end - from_then)]
+            found.append(Difference(program.rank, index, *times))
     return tuple(sorted(found, key=lambda each: -abs(each.measured - each.planned))[:listed])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from vppc.analysis.breakdown import first_tokens, makespan
 from vppc.analysis.bubbles import CAUSES, bubbles, totals
 from vppc.analysis.differences import Fork, Shift, fork, order_of, same_programs, same_work, shifts
 from vppc.analysis.report import Report
+from vppc.ir.instruction import FORWARD
 from vppc.ir.schedule import Op
 from vppc.profiles.measured import Difference, differences
 from vppc.render.lanes import Run
@@ -147,6 +149,10 @@ def _facts(comparison: Comparison) -> Iterator[tuple[str, str, str, str]]:
         yield row("lower bound", [seconds(each.bound.seconds) for each in reports])
     tokens = [_mean(first_tokens(side.run.schedule, side.run.timing)) for side in sides]
     yield row("mean TTFT", [seconds(each) for each in tokens], _ratio(*tokens))
+    work = [[_work(side.run, rank) for rank in range(side.run.schedule.pp)] for side in sides]
+    for rank in range(min(LISTED_RANKS, *map(len, work))):
+        pair = [side[rank] for side in work]
+        yield row(f"work, rank {rank}", [seconds(each) for each in pair], _ratio(*pair))
     activities = [Activity.of(side.run.schedule, side.run.timing) for side in sides]
     pieces = [bubbles(activity) for activity in activities]
     idle = [[sum(piece.seconds for piece in rank) for rank in side] for side in pieces]
@@ -170,14 +176,22 @@ def _sentences(comparison: Comparison) -> Iterator[str]:
         sizes = [
             f"{count(each, 'token')}" if isinstance(each, int) else "none" for each in (chunks.ours, chunks.theirs)
         ]
-        same = count(chunks.common, "chunk")
-        yield f"chunks: {same} of the same sizes first, then A has {sizes[0]}, and B {sizes[1]}"
+        first = f"{count(chunks.common, 'chunk')} of the same sizes first, then " if chunks.common else ""
+        yield f"chunks: {first}A has {sizes[0]}, and B {sizes[1]}"
+        yield "order: not compared, for the chunks are others"
+        return
     for rank, order in enumerate(comparison.orders[:LISTED_RANKS]):
         if order.same:
             yield f"order: rank {rank} runs the same {count(order.common, 'operation')} in both"
         else:
             then = f"then A runs {_op(order.ours)}, and B {_op(order.theirs)}"
             yield f"order: rank {rank} runs the same {count(order.common, 'operation')} first, {then}"
+
+
+def _work(run: Run, rank: int) -> float:
+    """The seconds of a rank's FORWARDs."""
+    rows, starts, ends = run.schedule.programs[rank].rows(), run.timing.starts[rank], run.timing.ends[rank]
+    return sum(end - start for (op, *_), start, end in zip(rows, starts, ends, strict=True) if op == FORWARD)
 
 
 def _op(op: object) -> str:
@@ -195,7 +209,7 @@ def _mean(tokens: tuple[float | None, ...]) -> float:
 
 
 def _ratio(ours: float, theirs: float) -> str:
-    if ours == theirs:
+    if math.isclose(ours, theirs, rel_tol=1e-9):
         return "same"
     return signed_percent(theirs / ours - 1) if ours else ""
 

@@ -18,6 +18,10 @@ from vppc.render.tables import count, percent, seconds, signed, table
 
 LISTED_TYPES = 8
 """So many kernel types are listed, those that take longest."""
+LISTED_RANKS = 16
+"""So many ranks are listed."""
+UNEVEN = 1.05
+"""Ranks whose ratios differ by more are told one by one."""
 MAPPING = """\
 exposed comm   Communication(Not Overlapped), what a rank waits in receives included
 in receives    the profiler's column Bubble: time in hcom_receive*, which is not the paper's bubble
@@ -57,7 +61,7 @@ def measured_text(measured: Measured) -> str:
     ratio = fact.makespan / plan.makespan if plan.makespan else 1.0
     lines = [
         f"planned    {seconds(plan.makespan)}; measured {seconds(fact.makespan)}, {ratio:.3f} of it",
-        f"forwards   took {measured.forwards_ratio:.3f} of what was planned",
+        f"forwards   {pace(measured)}",
         f"clocks     agree to within {seconds(measured.journal.uncertainty)}",
     ]
     if not 0.8 <= measured.forwards_ratio <= 1.25:
@@ -68,6 +72,17 @@ def measured_text(measured: Measured) -> str:
     return "\n\n".join(
         [report_text(schedule, fact), "\n".join(lines), f"largest differences between plan and fact\n{differences}"]
     )
+
+
+def pace(measured: Measured) -> str:
+    """What the FORWARDs took beside the plan; of every rank, where these differ."""
+    said = f"took {measured.forwards_ratio:.3f} of what was planned"
+    ratios = measured.rank_ratios
+    if max(ratios) <= UNEVEN * min(ratios):
+        return said
+    listed = ", ".join(f"{ratio:.3f}" for ratio in ratios[:LISTED_RANKS])
+    slowest = f"rank {ratios.index(max(ratios))} is the slowest, {max(ratios):.3f}"
+    return f"{said}; {slowest}; by rank {listed}{', ..' if len(ratios) > LISTED_RANKS else ''}"
 
 
 def differences_table(schedule: Schedule, differences: Sequence[Difference], names: tuple[str, str]) -> str:
@@ -97,6 +112,7 @@ def measured_json(measured: Measured) -> dict[str, Any]:
         "requests": [request.id for request in measured.journal.schedule.requests],
         "plan": measured.plan.json(),
         "forwards_ratio": measured.forwards_ratio,
+        "rank_ratios": list(measured.rank_ratios),
         "clock_uncertainty": measured.journal.uncertainty,
         "differences": [
             {

@@ -23,7 +23,7 @@ from vppc.render.html_report import charts
 from vppc.render.html_report.page import Page, Section, html_table, paragraph
 from vppc.render.lanes import Run
 from vppc.render.listing import headline
-from vppc.render.profile import differences_table
+from vppc.render.profile import differences_table, pace
 from vppc.render.tables import count, percent, seconds
 
 LISTED_REQUESTS = 40
@@ -202,8 +202,8 @@ def _differences(measured: Measured | None) -> list[Section]:
         return []
     plan, fact = measured.plan.makespan, measured.report.makespan
     text = (
-        f"Planned {seconds(plan)}, measured {seconds(fact)}; forwards took {measured.forwards_ratio:.3f} of what was "
-        f"planned. Clocks agree to within {seconds(measured.journal.uncertainty)}."
+        f"Planned {seconds(plan)}, measured {seconds(fact)}; forwards {pace(measured)}. "
+        f"Clocks agree to within {seconds(measured.journal.uncertainty)}."
     )
     table = differences_table(measured.journal.schedule, measured.differences, ("planned", "measured"))
     return [Section("Plan and fact", f"{paragraph(text)}<pre>{escape(table)}</pre>")]
