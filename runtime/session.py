@@ -130,12 +130,13 @@ class Session:
                 check_finite=arguments.check_finite,
             )
             self._execute(interpreter, journal)
-        ends = self.world.gather((interpreter.tokens, interpreter.seconds))
+        made = [[token.request, token.token, token.seconds] for token in interpreter.tokens]
+        everybodys, seconds = self.world.gather(made), max(self.world.gather(interpreter.seconds))
         if journal is not None:
             self._watchdog.on_end = _nothing
             self.world.together(journal.close)
-        tokens = tuple(token for tokens, _ in ends for token in tokens)
-        return Outcome(schedule, tokens, max(seconds for _, seconds in ends))
+        tokens = tuple(Token(int(request), int(token), when) for its in everybodys for request, token, when in its)
+        return Outcome(schedule, tokens, seconds)
 
     def stream(self, arguments: Arguments, make: GrowingRunnerFactory = make_runner, mark: Mark | None = None) -> None:
         """Run this process's part of what a coordinator sends, until it closes the stream; all processes together.

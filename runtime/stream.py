@@ -78,8 +78,9 @@ class Growing:
     """A rank's part of a stream, as a :class:`runtime.plan.Plan`: what it has been sent and not run yet.
 
     A row goes when its instruction is through (a SEND or RECV with its WAIT), a chunk with the last of its
-    instructions here, a request with the chunk of its last part. ``take`` gives the next segment, None at the end
-    of the stream; it blocks, while ``position`` says so.
+    instructions here, a request with the chunk of its last part: where its prompt ends, or, if the opening says that
+    requests decode, the last that came before it is cancelled. ``take`` gives the next segment, None at the end
+    of the stream; it blocks, while ``position`` says so. ``rows_of`` are the rows of an activation of so many tokens.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Growing:
         take: Callable[[], Segment | None],
         position: Position,
         cancellation: Cancellation,
+        rows_of: Callable[[int], int] = int,
     ) -> None:
         self.model, self.pp, self.extra = opening.model, opening.pp, opening.extra
         self.stages, self.channels = opening.stages, opening.channels
@@ -100,6 +102,7 @@ class Growing:
         self._release: Callable[[int], None] = lambda request: None
         self._progress: Progress | None = None
         self._rank, self._take, self._position, self._cancellation = rank, take, position, cancellation
+        self._rows_of, self._decodes = rows_of, bool(opening.extra.get("decodes"))
         self._rows: Live[Row] = Live()
         self._next = 0  # the instruction that runs next
         self._dropped = 0  # rows before it are gone, or are of transfers that nobody has waited for
@@ -183,16 +186,17 @@ class Growing:
             self._forget(request)
 
     def _add(self, chunk: Chunk) -> None:
-        if any(part.decode for part in chunk.parts):
+        if not self._decodes and any(part.decode for part in chunk.parts):
             raise RunFailed(f"chunk {self.chunks.count} decodes, which is not streamed")
         index = self.chunks.add(chunk)
         ending = samples_of(chunk, self.requests)
         sampled = bool(ending) and self.stage_ranks[-1] == self._rank
         requests = frozenset([part.request for part in chunk.parts])
-        self.loads[index] = Load(chunk.tokens, requests, ending, sampled)
+        leaving = () if self._decodes else ending
+        self.loads[index] = Load(self._rows_of(chunk.tokens), requests, leaving, sampled)
         self._inside.add(index)
         self._left[index] = self._instructions + sampled
-        self._ended.update(ending)
+        self._ended.update(leaving)
         for request in requests:
             self._holding[request] += 1
 
@@ -310,7 +314,8 @@ class Report(NamedTuple):
     start, end, ..]; ``tokens`` are (request, token, when). All in seconds from the start of the run, on the
     processes' clock, which reads ``now``, and from which this process's is ``clock`` away: the offset, and its
     uncertainty. ``rank`` is the pipeline rank, ``running`` false before the start and
-    ``done`` true after the last instruction of a closed stream.
+    ``done`` true after the last instruction of a closed stream. ``prefixes``: the runner takes cached tokens for
+    granted; one that computes keeps none from one request to the next.
     """
 
     process: int
@@ -323,6 +328,7 @@ class Report(NamedTuple):
     clock: tuple[float, float]
     running: bool
     done: bool
+    prefixes: bool
 
     def encode(self) -> str:
         return json.dumps(self, separators=(",", ":"))
@@ -336,11 +342,13 @@ class Reporter:
     """Tells the coordinator what this process has done, from a thread of its own: when there is news, and every
     :data:`INTERVAL` anyway.
 
-    Keeps times as :class:`runtime.interpreter.Times` does. ``origin`` is the start of the run on the common clock.
+    Keeps times as :class:`runtime.interpreter.Times` does. ``origin`` is the start of the run on the common clock,
+    ``prefixes`` whether the runner takes cached tokens for granted.
     """
 
     def __init__(self, outbox: Outbox, process: int, rank: int, clock: Clock, feed: Feed) -> None:
         self.origin = 0.0
+        self.prefixes = False
         self._outbox, self._process, self._rank, self._clock, self._feed = outbox, process, rank, clock, feed
         self._times: list[float] = []  # on this process's own clock
         self._tokens: list[tuple[int, int, float]] = []
@@ -400,6 +408,7 @@ class Reporter:
             clock=(self._clock.offset, self._clock.uncertainty),
             running=origin > 0,
             done=done,
+            prefixes=self.prefixes,
         )
         del times[:count], tokens[:made]
         self._first += count // 2

@@ -153,7 +153,6 @@ class Server:
         strategy: str = "vpp-packed",
         queue: str = "fcfs",
         write: Callable[[Mapping[str, Any]], None] | None = None,
-        prefixes: bool = True,
         bound: float = 1e9,
         **limits: Any,
     ) -> None:
@@ -165,7 +164,7 @@ class Server:
         self.out: list[Mapping[str, Any]] = []
         self.notices: list[str] = []
         self.coordinator = Coordinator(
-            self.compiler, serving.ranks, self.drift, write or self.out.append, self.notices.append, prefixes=prefixes
+            self.compiler, serving.ranks, self.drift, write or self.out.append, self.notices.append
         )
 
     def serve(self, documents: Sequence[Any]) -> Served:

@@ -165,6 +165,7 @@ def test_options_that_would_be_ignored_are_refused(
 
 SIMULATED = ("serve-sim", "--suite", "short-4k", "--strategy", "cpp", "--cost", str(DEEPSEEK))
 COMPARED = ("compare", "--tokens", "9000", "--strategy", "cpp", "--cost", str(DEEPSEEK))
+TUNED = ("tune", "--pp", "2", "--tokens", "9000", "--cost", str(DEEPSEEK))
 COMPILED = ("compile", "--pp", "2", "--tokens", "9000", "--cost", str(DEEPSEEK))
 
 
@@ -194,6 +195,19 @@ COMPILED = ("compile", "--pp", "2", "--tokens", "9000", "--cost", str(DEEPSEEK))
         (SIMULATED, "--placement", "zigzag", "--strategy vpp, vpp-async or vpp-packed"),
         (SIMULATED, "--vp", "4", "--strategy vpp, vpp-async or vpp-packed"),
         (SIMULATED, "--theme", "dark", "-o a picture (.svg, .html or .png)"),
+        ((*COMPILED, "--model", "deepseek-v3.1"), "--ep", "2", "--device"),
+        ((*COMPILED, "--model", "deepseek-v3.1"), "--weight-dtype", "fp8", "--device"),
+        (TUNED, "--device", "910c", "--model"),
+        (TUNED, "--ep", "2", "--model"),
+        (TUNED, "--weight-dtype", "fp8", "--model"),
+        (TUNED, "--memory", "40", "--model"),
+        (TUNED, "--objective", "ttft", "several prompts"),
+        ((*TUNED, "--model", "deepseek-v3.1"), "--ep", "2", "--device"),
+        ((*TUNED, "--placement", "straight"), "--max-in-flight", "2", "a placement that returns to rank 0"),
+        (("compile", "--pp", "2", "--chunks", "4"), "--token-budget", "4", "--tokens or --requests"),
+        (("calibrate", "FILE"), "--rank", "1", "an Ascend profile"),
+        (("convert", "FILE", "--to", "asm"), "--transfers", "blocking", "--from torch-csv"),
+        (("profile", "FILE"), "--listed", "3", "a journal"),
         (("model", "kimi-k2"), "--network", None, "--device"),
     ],
 )

@@ -170,7 +170,7 @@ def test_attached_to_where_the_ranks_say_that_they_are(tmp_path: Path) -> None:
     port = free_port()
     requests = tmp_path / "requests.jsonl"
     requests.write_text('{"id": "a", "prompt_tokens": 10}\n')
-    usual = [str(requests), "--pp", "2", "--cost", COST, "-o", str(tmp_path / "out"), "--runner", "null"]
+    usual = [str(requests), "--pp", "2", "--cost", COST, "-o", str(tmp_path / "out")]
     arguments = ["--stream", "--runner", "null", "--timeout", "20"]
     options = {"nnodes": 1, "nproc_per_node": 2, "rdzv_backend": "c10d", "rdzv_endpoint": f"127.0.0.1:{port}"}
     with Launcher(arguments, **options) as launcher:

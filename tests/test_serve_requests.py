@@ -45,10 +45,13 @@ def test_first_tokens_are_those_of_one_process(tmp_path: Path) -> None:
             cancelled.add(name)
             lines.append({"cancel": name, "arrival": now + random.choice((0.0, 0.01, 0.1))})
         now += random.expovariate(60)
+    lines.append({"id": "cached", "prompt_tokens": 9, "cached_tokens": 3})
     with Serving(tmp_path, 2) as serving:
-        server = Server(serving, 2, cost(LAYERS, 1e-5), chunk_size=64, fill=True, prefixes=False)
+        server = Server(serving, 2, cost(LAYERS, 1e-5), chunk_size=64, fill=True)
         served = server.serve(lines)
         succeeded(serving.ended())
+    errors = {each["id"]: each["error"] for each in server.out if "error" in each}  # too late to cancel, and
+    assert errors["cached"].startswith("3 tokens are cached, and these ranks keep no prefixes\n")
     tokens = {each["id"]: each["token"] for each in server.out if "token" in each}
     given_up = [each["id"] for each in server.out if "cancelled" in each]
     assert served.accepted == 200 and len(tokens) + len(given_up) == 200
@@ -97,28 +100,28 @@ def test_what_cannot_be_served_disturbs_nothing(tmp_path: Path) -> None:
         {"id": "a", "prompt_tokens": 5},
         {"prompt_tokens": 7},
         {"cancel": "x"},
-        {"id": "c", "prompt_tokens": 9, "cached_tokens": 3},
+        {"id": "c", "prompt_tokens": 9, "cached_tokens": 3},  # of which the null runner needs nothing
         {"id": "d", "prompt_tokens": 500},
         "[1]",
         "\x00",
         {"id": "late", "prompt_tokens": 3, "arrival": 8.5},
     ]
     with Serving(tmp_path, 2, "--runner", "null", timeout=8) as serving:
-        server = Server(serving, 2, cost(4), chunk_size=16, max_resident_tokens=100, prefixes=False)
+        server = Server(serving, 2, cost(4), chunk_size=16, max_resident_tokens=100)
         served = server.serve(lines)
         succeeded(serving.ended())
-    assert {each["id"]: each["token"] for each in server.out if "token" in each} == {"a": 0, "line-6": 0, "late": 0}
+    tokens = {each["id"]: each["token"] for each in server.out if "token" in each}
+    assert tokens == {"a": 0, "line-6": 0, "c": 0, "late": 0}
     assert sorted((each["line"], each.get("id")) for each in server.out if "error" in each) == [
         (2, None),
         (4, None),
         (5, "a"),
         (7, "x"),
-        (8, "c"),
         (9, "d"),
         (10, None),
         (11, None),
     ]
-    assert (served.accepted, served.wrong, served.refused) == (3, 8, 0)
+    assert (served.accepted, served.wrong, served.refused) == (4, 7, 0)
 
 
 def test_a_full_queue_refuses(tmp_path: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import click
 
+from vppc.cli.needs import check_beside, check_needs
 from vppc.cli.number import Number
 from vppc.cli.output import JSON, Output
 from vppc.costs.calibration import calibrate
@@ -15,6 +17,7 @@ from vppc.costs.measurements import Reading
 from vppc.costs.samples import Layers
 from vppc.errors import InputError
 from vppc.files import write_text
+from vppc.profiles.kernel_layers import kernel_table_of
 from vppc.profiles.sources import gather
 from vppc.render.calibration import calibration_json, calibration_text
 
@@ -45,7 +48,10 @@ _RUN = re.compile(r"(?:([A-Za-z][\w. -]*):)?([1-9][0-9]{0,8})", re.ASCII)
     type=Output("a cost file", *JSON),
     help="Also write the cost file; - writes it to stdout and nothing else.",
 )
+@click.pass_context
 def command(
+    context: click.Context,
+    /,
     paths: tuple[str, ...],
     layers: str | None,
     topk: int,
@@ -75,6 +81,10 @@ def command(
 
     A fit that is off by more than 25% for half of the times, or that needs a negative cost, is refused (status 1).
     """
+    if base is not None and layers is None:
+        check_beside(context, "--base, which has the kinds of layers", ["topk"])
+    profiled = any(kernel_table_of(Path(path)) is not None for path in paths)
+    check_needs(context, dict.fromkeys(("schedule_file", "rank"), ("an Ascend profile", profiled)))
     given = read_cost(base) if base is not None else None
     known = _layers(layers, topk) if layers is not None else Layers.of(given.layers) if given is not None else None
     reading = Reading(known, topk, _selections(selections), bytes_per_token)

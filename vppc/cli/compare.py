@@ -11,7 +11,7 @@ import click
 
 from vppc import __version__
 from vppc.cli.machine import NETWORK, note_context
-from vppc.cli.needs import check_needs, model_needs, picture_needs, strategy_needs
+from vppc.cli.needs import check_beside, check_needs, model_needs, picture_needs, strategy_needs
 from vppc.cli.number import COUNT, Number
 from vppc.cli.output import JSON, PICTURES, Output, wants_json
 from vppc.cli.picture import THEMES, is_picture, write_picture
@@ -171,10 +171,13 @@ def command(
         for strategy in chosen
         for time in (dict.fromkeys(measured_times) if strategy == "dcpp" else ("offline",))
     ]
+    laid = {cost: _laid(contestants, layer_ranges, cost) for cost in priced}
+    if all(options.ranges is not None for each in laid.values() for options in each):
+        check_beside(context, "--layer-ranges of all strategies", ["layer_split"])
     contest = [
         case
         for cost, machine in priced.items()
-        for case in cases(cost, queues, _laid(contestants, layer_ranges, cost), list(dict.fromkeys(sizes)), machine)
+        for case in cases(cost, queues, laid[cost], list(dict.fromkeys(sizes)), machine)
     ]
     with progress("compare", len(contest)) as done:
         rows = compare(contest, jobs, done)

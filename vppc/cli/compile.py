@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from vppc.analysis.memory import known_memory, memory_line
 from vppc.cli.machine import NETWORK, Machine, note_context
-from vppc.cli.needs import Needs, check_needs, model_needs, strategy_needs
+from vppc.cli.needs import Needs, check_needs, fitted_needs, strategy_needs
 from vppc.cli.number import COUNT, Number
 from vppc.cli.output import JSON, Output
 from vppc.compiler import compile_schedule, paper_cost
@@ -168,6 +168,7 @@ def command(
         else:
             prompts = tuple(Request(f"r{index}", count) for index, count in enumerate(tokens))
         cost = machine.cost(cost_file, layers)
+        machine.note_ways(cost)
     if layer_ranges is not None:
         options = replace(options, ranges=_ranges(layer_ranges, options, cost.layer_count))
 
@@ -218,7 +219,8 @@ def _needs(given: Mapping[str, Any]) -> Needs:
     }
     return {
         **dynamic,
-        **{name: need for name, need in model_needs(given["model"]).items() if name != "tp"},  # tp is for the runtime
+        **fitted_needs(given["model"], fitted=not given["cost_file"] or bool(given["device"])),
+        "token_budget": ("--tokens or --requests", not chunks),
         "seconds": ("--chunks", chunks),
         "transfer": ("--chunks", chunks),
         "prefix_hits": ("--requests", given["requests"] is not None),

@@ -7,6 +7,7 @@ from pathlib import PurePath
 
 import click
 
+from vppc.cli.needs import check_needs
 from vppc.cli.output import NOTATIONS, Output
 from vppc.errors import CheckFailed, InputError
 from vppc.files import read_text, source_name, write_text
@@ -48,7 +49,16 @@ WRITES: Mapping[str, Callable[[Schedule], str | Iterable[str]]] = {
 @click.option(
     "-o", "--output", metavar="FILE", type=Output("a schedule", *NOTATIONS), help="Where to write [default: stdout]."
 )
-def command(file: str, source: str | None, target: str | None, transfers: Transfers, output: str | None) -> None:
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    file: str,
+    source: str | None,
+    target: str | None,
+    transfers: Transfers,
+    output: str | None,
+) -> None:
     """Translate the schedule FILE (- is stdin) to another notation. Says nothing of whether it is right: verify does.
 
     \b
@@ -61,6 +71,7 @@ def command(file: str, source: str | None, target: str | None, transfers: Transf
     """
     source = source or _notation(file, "--from")
     target = target or _notation(output or "-", "--to")
+    check_needs(context, {"transfers": ("--from torch-csv", source == "torch-csv")})
     name = source_name(file)
     try:
         schedule = _read(read_text(file), name, source, transfers)

@@ -11,6 +11,7 @@ import click
 from vppc.analysis.activity import Activity
 from vppc.analysis.bubbles import Bubble, bubbles
 from vppc.analysis.critical import CriticalPath, critical_path
+from vppc.cli.needs import check_beside
 from vppc.cli.number import MOMENT
 from vppc.cli.output import JSON, Output, wants_json
 from vppc.cli.progress import progress
@@ -50,7 +51,10 @@ from vppc.render.tables import seconds
     type=Output("an explanation", *JSON),
     help="Where to write: text, or .json [default: stdout].",
 )
+@click.pass_context
 def command(
+    context: click.Context,
+    /,
     file: str,
     moment: float | None,
     instruction: str | None,
@@ -80,11 +84,11 @@ def command(
     """
     if moment is not None and instruction is not None:
         raise InputError("give one of --at and --instruction")
-    as_json = wants_json(output, as_json)
     part = "--at" if moment is not None else "--instruction" if instruction is not None else None
-    for option, given in (("--json", as_json), ("--try", wanted is True)):
-        if part is not None and given:
-            raise InputError(f"says nothing beside {part}", place=option, remedy="give one of the two")
+    if part is not None:
+        check_beside(context, part, ["as_json", "wanted"])
+        if wants_json(output, as_json):
+            raise InputError(f"{part} is told in words", file=output or "", place="-o", remedy="another name")
     subject = read_subject(file, cost_file)
     if wanted and subject.run.name == "journal":
         raise InputError(
@@ -100,7 +104,7 @@ def command(
     elif moment is not None:
         text = moment_text(activity, pieces, moment)
     else:
-        text = _whole(subject, activity, pieces, path, wanted, as_json)
+        text = _whole(subject, activity, pieces, path, wanted, wants_json(output, as_json))
     write_text(output, text + "\n")
 
 

@@ -46,7 +46,6 @@ class Machine:
                     remedy="leave it out, or leave --cost out",
                 )
             cost = read_cost(file)
-            self._note_ways(cost)
         elif self.spec is not None:
             cost = roofline_cost(
                 self.spec,
@@ -86,9 +85,10 @@ class Machine:
     def _device(self) -> Device:
         return find_device(self.device or "910c")
 
-    def _note_ways(self, cost: CostModel) -> None:
+    def note_ways(self, cost: CostModel) -> None:
         """Say so when costs are named after other parallel ways (``..-tp8-ep8``) than the command line has."""
-        for way, given in (("tp", self.tp), ("ep", self.ep)):
+        ways = (("tp", self.tp), ("ep", self.ep)) if self.device is not None else (("tp", self.tp),)
+        for way, given in ways:
             named = re.search(rf"(?<![a-z0-9]){way}(\d+)(?![a-z0-9])", cost.name.lower())
             if named and int(named[1]) != given and (given > 1 or self.spec is not None):
                 click.echo(

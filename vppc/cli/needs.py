@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import click
 from click.core import ParameterSource
@@ -14,13 +14,26 @@ Needs = Mapping[str, tuple[str, bool]]
 
 
 def check_needs(context: click.Context, needs: Needs) -> None:
-    """Raises InputError for an option given on the command line that would say nothing beside the others."""
+    """Raises InputError for an option given on the command line that would say nothing without another."""
+    for name, option in _given(context):
+        other, there = needs.get(name, ("", True))
+        if not there:
+            raise InputError(f"says nothing without {other}", place=option, remedy=f"give {other}, or leave it out")
+
+
+def check_beside(context: click.Context, other: str, names: Collection[str]) -> None:
+    """Raises InputError for one of these options given on the command line: it would say nothing beside ``other``."""
+    for name, option in _given(context):
+        if name in names:
+            raise InputError(f"says nothing beside {other}", place=option, remedy="give one of the two")
+
+
+def _given(context: click.Context) -> Iterator[tuple[str, str]]:
+    """Of every option on the command line its parameter's name, and how it is called."""
     for parameter in context.command.params:
         name = parameter.name or ""
-        other, there = needs.get(name, ("", True))
-        if not there and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            place = max(parameter.opts, key=len)
-            raise InputError(f"says nothing without {other}", place=place, remedy=f"give {other}, or leave it out")
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            yield name, max(parameter.opts, key=len)
 
 
 def strategy_needs(strategies: Collection[str], measured_times: Collection[str]) -> Needs:
@@ -45,6 +58,23 @@ def model_needs(model: object) -> Needs:
     """What the options need that describe the devices of a model."""
     names = ("device", "tp", "ep", "weight_dtype", "network")
     return dict.fromkeys(names, ("--model", bool(model)))
+
+
+def fitted_needs(model: object, *, fitted: bool) -> Needs:
+    """As :func:`model_needs`, where a cost file may price the model: then its devices are looked at only for memory.
+
+    ``fitted``: the schedule is held against the memory of a device.
+    """
+    checked = ("--device", fitted) if model else ("--model", False)
+    return {
+        **{name: ("--model", bool(model)) for name in ("device", "network")},
+        **dict.fromkeys(("ep", "weight_dtype"), checked),
+    }
+
+
+def queue_needs(policies: Collection[str]) -> Needs:
+    """What the options need that only some policies of the queue look at."""
+    return {"patience": ("a --policy other than fcfs", any(policy != "fcfs" for policy in policies))}
 
 
 def picture_needs(drawn: bool) -> Needs:

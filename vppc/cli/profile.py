@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from vppc.cli.needs import check_needs
 from vppc.costs.chosen import chosen_cost
 from vppc.errors import InputError
 from vppc.files import write_text
@@ -22,7 +23,10 @@ from vppc.render.profile import measured_json, measured_text, profile_json, prof
 @click.option("--cost", "cost_file", metavar="FILE", help="Journals: costs to plan with [default: the schedule's].")
 @click.option("--listed", type=click.IntRange(0), default=10, show_default=True, help="Journals: differences listed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-def command(path: str, step: str | None, cost_file: str | None, listed: int, as_json: bool) -> None:
+@click.pass_context
+def command(
+    context: click.Context, /, path: str, step: str | None, cost_file: str | None, listed: int, as_json: bool
+) -> None:
     """Say where the time of a measured run went: of a runtime's journal, or of a device profile.
 
     \b
@@ -35,9 +39,12 @@ def command(path: str, step: str | None, cost_file: str | None, listed: int, as_
     communication.json, trace_view.json), a cluster_step_trace_time.csv, a folder with folders of ranks, or a Chrome
     trace of torch.profiler; it is broken down as the paper's Tables 1 and 2 are.
     """
-    if is_journal(Path(path)):
-        if step is not None:
-            raise InputError("a journal has no steps", file=path, place="--step", remedy="leave it out")
+    journal = is_journal(Path(path))
+    check_needs(
+        context,
+        {**dict.fromkeys(("cost_file", "listed"), ("a journal", journal)), "step": ("a device profile", not journal)},
+    )
+    if journal:
         measured = _measured(path, cost_file, listed)
         text = json.dumps(measured_json(measured), indent=1) if as_json else measured_text(measured)
     else:

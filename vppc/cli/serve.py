@@ -13,6 +13,7 @@ from typing import BinaryIO
 import click
 
 from vppc.cli.machine import NETWORK, Machine
+from vppc.cli.needs import check_beside, check_needs, queue_needs
 from vppc.cli.number import COUNT, Number
 from vppc.cli.output import JSON, LINES, Output
 from vppc.costs.calibration import calibrate
@@ -86,7 +87,10 @@ RUNNERS = ("reference", "timed", "null", "vllm")
     type=Output("first tokens", *LINES),
     help="Where first tokens go [default: stdout].",
 )
+@click.pass_context
 def command(
+    context: click.Context,
+    /,
     requests: str,
     pp: int,
     strategy: str,
@@ -145,9 +149,11 @@ def command(
         and os.path.samefile(output, requests)
     ):
         raise InputError("is where the requests are", file=output, place="-o", remedy="another file")
+    _check_options(context)
     spec = load_model(model) if model is not None else None
     machine = Machine(spec, priced_on, tp, 1, None, network)
     cost = machine.cost(cost_file, layers)
+    machine.note_ways(cost)
     options = Options(strategy=strategy, pp=pp, placement=placement, vp=vp, chunk_size=chunk_size)
     name = (spec.name if spec is not None else cost.name) or "unnamed"
     header = header_of(options, Model(name, cost.layer_count))
@@ -181,8 +187,7 @@ def command(
 
         write = Writer(descriptor, output or "stdout", timeout)
         with ranks:
-            prefixes = runner not in ("reference", "vllm")
-            coordinator = Coordinator(compiler, ranks, drift, write, _notice, tp=tp, prefixes=prefixes, journal=journal)
+            coordinator = Coordinator(compiler, ranks, drift, write, _notice, tp=tp, journal=journal)
             before.pop_all()  # from here on the input is the coordinator's to close
             try:
                 coordinator.serve(lines)
@@ -193,6 +198,25 @@ def command(
     _notice(coordinator.served.summary(drift.value))
     if refitted is not None:
         write_text(refitted, json.dumps(cost_json(calibrate(drift.measurements(), base=cost).cost), indent=1) + "\n")
+
+
+def _check_options(context: click.Context) -> None:
+    """Raises InputError for options that would say nothing beside the others."""
+    given = context.params
+    model, computes = given["model"] is not None, given["runner"] in ("reference", "vllm")
+    check_needs(
+        context,
+        {
+            **dict.fromkeys(("priced_on", "network"), ("--model", model)),
+            **queue_needs([given["queue"]]),
+            "ttft_target": ("--policy deadline", given["queue"] == "deadline"),
+            **dict.fromkeys(("checkpoint", "dtype", "seed"), ("--runner reference or vllm", computes)),
+        },
+    )
+    if given["cost_file"] is not None:
+        check_beside(context, "--cost", ["priced_on"])
+    if given["attach"] is not None:
+        check_beside(context, "--attach: torchrun starts the ranks", ["runner", "checkpoint", "dtype", "seed"])
 
 
 def _notice(text: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import PurePath
 import click
 
 from vppc.cli.machine import NETWORK, Machine, note_context
-from vppc.cli.needs import check_needs, model_needs, picture_needs, strategy_needs
+from vppc.cli.needs import check_beside, check_needs, model_needs, picture_needs, queue_needs, strategy_needs
 from vppc.cli.number import COUNT, Number
 from vppc.cli.output import JSON, PICTURES, Output, wants_json
 from vppc.cli.picture import THEMES, is_picture, write_picture
@@ -161,10 +161,18 @@ def command(
     is what comes, in the mean time to first token.
     """
     as_json, drawn = wants_json(output, as_json), is_picture(output)
-    check_needs(context, {**model_needs(model), **picture_needs(drawn), **strategy_needs(strategies, measured_times)})
+    chosen = tuple(dict.fromkeys(policies or ("fcfs",)))
+    needs = {**model_needs(model), **picture_needs(drawn), **queue_needs(chosen)}
+    check_needs(context, {**needs, **strategy_needs(strategies, measured_times)})
+    if cost_file is not None:
+        check_beside(context, "--cost", ["device", "tp", "ep", "weight_dtype"])
+    if drawn and "deadline" not in chosen:
+        check_beside(context, "a picture", ["ttft_target"])
     check_one_stdin((cost_file, model, *dict.fromkeys(files)))
     spec = load_model(model) if model else None
     cost = _priced(Machine(spec, device, tp, ep, weight_dtype, network), cost_file, launch)
+    if not suites and not rates:
+        check_needs(context, {"seed": ("--suite or --rate", False)})
     workloads = list(_workloads(suites, files, limit, prefix_hits, users, rates, seed))
     note_context(spec, (request for workload in workloads for request in workload.requests))
     settings = [
@@ -187,7 +195,7 @@ def command(
             for strategy in dict.fromkeys(strategies)
             for time in (dict.fromkeys(measured_times) if strategy == "dcpp" else ("offline",))
         )
-        for policy in dict.fromkeys(policies or ("fcfs",))
+        for policy in chosen
     ]
     tried = list(trials(workloads, settings, list(dict.fromkeys(sizes))))
     with progress("serve-sim", len(tried)) as done:

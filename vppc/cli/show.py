@@ -14,6 +14,7 @@ import click
 
 from vppc.analysis.report import Report, report
 from vppc.analysis.timing import Timing, simulate
+from vppc.cli.needs import check_beside
 from vppc.cli.number import MOMENT
 from vppc.costs.chosen import chosen_cost
 from vppc.costs.model import CostModel, OpCosts
@@ -60,7 +61,10 @@ class Run(NamedTuple):
     help="Colour the output.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: programs, prediction, and when operations run.")
+@click.pass_context
 def command(
+    context: click.Context,
+    /,
     file: str,
     listing: bool,
     drawing: bool,
@@ -78,6 +82,14 @@ def command(
 
     A schedule that breaks rules is listed too, but has no timeline; the exit status is then 1.
     """
+    drawn = ["width", "first", "last", "plain", "color"]
+    for other, there, idle in (
+        ("--json", as_json, [*drawn, "everything"]),
+        ("--no-timeline", not drawing, drawn),
+        ("--no-programs", not listing, ["ranks", "everything"]),
+    ):
+        if there:
+            check_beside(context, other, idle)
     schedule = read_schedule(file)
     for rank in ranks:
         if rank >= schedule.pp:

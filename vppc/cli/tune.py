@@ -10,6 +10,7 @@ import click
 from vppc import __version__
 from vppc.analysis.memory import Memory, check_memory
 from vppc.cli.machine import NETWORK, Machine, note_context
+from vppc.cli.needs import check_needs, fitted_needs
 from vppc.cli.number import COUNT, Number
 from vppc.cli.output import JSON, Output
 from vppc.cli.progress import progress
@@ -74,7 +75,10 @@ OBJECTIVES = {"throughput": 0.02, "both": 0.5, "ttft": 1.0}
 @click.option(
     "-o", "--output", metavar="FILE", type=Output("a schedule", *JSON), help="Where to write the best schedule."
 )
+@click.pass_context
 def command(
+    context: click.Context,
+    /,
     pp: int,
     tokens: tuple[int, ...],
     requests: str | None,
@@ -118,10 +122,23 @@ def command(
     """
     if bool(tokens) == (requests is not None):
         raise InputError("give one of --tokens and --requests", remedy="--tokens L is one prompt, --requests FILE many")
+    fitted = fitted_needs(model, fitted=cost_file is None or device is not None or memory is not None)
+    several = ("several prompts", requests is not None or len(tokens) > 1)
+    check_needs(
+        context,
+        {
+            **fitted,
+            "memory": ("--model", model is not None),
+            "objective": several,
+            "token_budget": several,
+            "max_in_flight": ("a placement that returns to rank 0", placement != "straight"),
+        },
+    )
     check_one_stdin((cost_file, model, requests))
     spec = load_model(model) if model is not None else None
     machine = Machine(spec, device, tp, ep, weight_dtype, network)
     cost = machine.cost(cost_file, layers)
+    machine.note_ways(cost)
     if requests is not None:
         prompts = read_requests(requests)
     else:
@@ -182,8 +199,6 @@ def command(
 def _memory(machine: Machine, gib: float | None, *, priced: bool) -> Memory | None:
     """The memory to keep to, where something is said of it: of a device that is named, or priced on, or ``gib``."""
     spec = machine.spec
-    if gib is not None and spec is None:
-        raise InputError("says nothing without --model", place="--memory", remedy="give --model, or leave it out")
     if spec is None or not (priced or machine.device or gib is not None):
         return None
     device = find_device(machine.device or "910c")

@@ -117,7 +117,7 @@ class Served:
 
 
 class Coordinator:
-    """Serves one stream on ``ranks`` of ``tp`` processes, which take cached ``prefixes`` for granted, or keep none.
+    """Serves one stream on ``ranks`` of ``tp`` processes.
 
     ``write`` gets what comes out; ``notice`` what an operator is to know, in words; ``journal`` what was sent and run.
     """
@@ -131,11 +131,11 @@ class Coordinator:
         notice: Callable[[str], None],
         *,
         tp: int = 1,
-        prefixes: bool = True,
         journal: StreamJournal | None = None,
     ) -> None:
         self.served = Served()
-        self._prefixes, self._journal = prefixes, journal
+        self._journal = journal
+        self._prefixes = True  # all ranks take cached prefixes for granted
         self._compiler, self._ranks, self._drift, self._tp = compiler, ranks, drift, tp
         self._write, self._notice = write, notice
         self._events: SimpleQueue[Event] = SimpleQueue()
@@ -326,6 +326,7 @@ class Coordinator:
             self._journal.heard(report)
         if report.running:
             self._running.add(report.process)
+            self._prefixes &= report.prefixes
             self._compare_clocks(report.now)
         if report.done:
             self._done.add(report.process)
