@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -100,14 +100,17 @@ class World:
         return self.groups[key]
 
     def gather(self, value: T) -> list[T]:
-        """Every process's value, at every process. Torch's own way to gather objects needs numpy."""
-        said = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        """Every process's value, at every process; one that JSON says: lists, not tuples, and no objects.
+
+        Torch's own way to gather objects runs what it is sent, and needs numpy.
+        """
+        said = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(lengths, torch.tensor([len(said)]))
         longest = max(int(length) for length in lengths)
         texts = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
         dist.all_gather(texts, torch.nn.functional.pad(said, (0, longest - len(said))))
-        return [pickle.loads(bytes(text[: int(length)].tolist())) for text, length in zip(texts, lengths, strict=True)]
+        return [json.loads(bytes(text[: int(length)].tolist())) for text, length in zip(texts, lengths, strict=True)]
 
     def together(self, work: Callable[[], T]) -> T:
         """What ``work`` returns. When it fails on any process, it fails on all, with the same message and status."""
@@ -117,8 +120,9 @@ class World:
             result.append(work())
         except VppcError as failure:
             error = failure
-        said = self.gather(None if error is None else (error.exit_status, str(error)))
-        failed = {process: each for process, each in enumerate(said) if each is not None}
+        mine: Any = None if error is None else [error.exit_status, str(error)]
+        said = self.gather(mine)
+        failed = {process: (each[0], each[1]) for process, each in enumerate(said) if each is not None}
         if not failed:
             return result[0]
         process, (status, text) = next(iter(failed.items()))

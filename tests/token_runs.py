@@ -92,7 +92,8 @@ def run_cases(
             resident = [runner.resident for runner in runners]
             if any(resident):
                 raise AssertionError(f"{case.schedule}: requests {resident} are still held")
-            everybody = session.world.gather(logits)
+            said = session.world.gather([[each, made.tolist()] for each, made in logits.items()])
+            everybody = [{int(each): torch.tensor(made) for each, made in its} for its in said]
             found.append(_found(outcome.tokens, everybody))
         if session.world.process == 0:
             torch.save(found, results)

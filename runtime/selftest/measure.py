@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from runtime.channels import open_links
 from runtime.clock import agree
@@ -56,7 +57,8 @@ def measure(session: Session, max_bytes: int | None = None) -> Report:
     probe = Probe(world, device, clock, channels, links, doing)
     measured, interference = _transfers(probe, _sizes(max_bytes or LARGEST[device.name]))
     settings = check_settings(device.name, os.environ)
-    return Report(device.name, settings, tuple(world.gather(process)), measured, interference)
+    processes = tuple(map(Process.read, world.gather(asdict(process))))
+    return Report(device.name, settings, processes, measured, interference)
 
 
 def _transfers(probe: Probe, sizes: Sequence[int]) -> tuple[tuple[Measured, ...], float]:

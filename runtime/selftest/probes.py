@@ -82,7 +82,8 @@ class Probe:
             for size in sizes:
                 seconds = self._repeated(self._there_and_back(channel, size), _repeats(size))
                 points.append(Point(size, max(seconds - both_ways / 2, both_ways / 2)))
-        return self.world.gather(points)[channel.src]
+        said = self.world.gather([[point.bytes, point.seconds] for point in points])
+        return [Point(int(size), seconds) for size, seconds in said[channel.src]]
 
     def crossing(self, a: int, b: int, size: int) -> float:
         """Seconds of a transfer each way between two ranks at once, both posted before either is waited for."""

@@ -29,6 +29,11 @@ class Process:
     communicators: int | None
     counted: int | None
 
+    @classmethod
+    def read(cls, said: Mapping[str, Any]) -> Process:
+        """What a process has said of itself, as :func:`dataclasses.asdict` has it."""
+        return cls(**{**said, "packages": tuple(Package(**package) for package in said["packages"])})
+
     @property
     def versions(self) -> Mapping[str, str | None]:
         return {package.name: package.version for package in self.packages}
