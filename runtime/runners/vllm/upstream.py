@@ -64,7 +64,7 @@ class Build:
 @cache
 def build() -> Build:
     """The build that is installed here."""
-    if current_platform.is_cpu():
+    if current_platform.device_name == "cpu":
         from runtime.runners.vllm.cpu import CPU
 
         return CPU
