@@ -145,6 +145,7 @@ class Interpreter:
         self.posted: dict[int, Transfer] = {}
         """The transfers that are posted and not waited for, by the index of the SEND or RECV."""
         self._origin = 0.0
+        self._ran = 0
         self._prepared: dict[int, tuple[frozenset[int], Any]] = {}
         self._views: dict[tuple[int, int], Buffer] = {}
         self._last_stage = plan.rank_stages[rank][-1]
@@ -153,11 +154,20 @@ class Interpreter:
     def run(self, origin: float) -> None:
         """Run the program; ``origin`` is the clock's reading at the start, from which times and arrivals count."""
         self._origin = origin - self.clock.offset
+        self.position.enter(self.plan, self.progress)
+        self.go_on()
+        if self.progress is not None:
+            self.progress.drain()
+        self.seconds = time.perf_counter() - self._origin
+        self.position.index += 1
+
+    def go_on(self) -> None:
+        """Run what there is of the program, behind what was run before."""
         position, progress, now = self.position, self.progress, time.perf_counter
         times = self.times if progress is None else None
         execute = self._execute if self.mark is None and progress is None else self._surrounded
-        position.enter(self.plan, progress)
-        for index, row in enumerate(self.plan.programs[self.rank].rows()):
+        index = self._ran - 1
+        for index, row in enumerate(self.plan.programs[self.rank].rows(), self._ran):
             position.index = index
             if self._awaits and row[0] == FORWARD and row[2] == 0:
                 self._await_arrival(self.loads[row[1]].arrival)
@@ -167,10 +177,7 @@ class Interpreter:
                 start = now()
                 execute(index, row)
                 times.add(start, now())
-        if progress is not None:
-            progress.drain()
-        self.seconds = now() - self._origin
-        position.index += 1
+        self._ran = index + 1
 
     def _execute(self, index: int, row: Row) -> None:
         op, chunk, stage, x, y, z = row

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from types import ModuleType, SimpleNamespace
@@ -19,18 +20,18 @@ from vllm_runs import batches, engines
 from runtime.vllm_plugin import register
 from runtime.vllm_plugin.batches import Prompt, batches_of
 from runtime.vllm_plugin.chunk_plan import ChunkPlan, check_fit, read_chunk_plan
-from runtime.vllm_plugin.order import lags
 from runtime.vllm_plugin.page import Doing, EngineRow, Page, RankRow
-from runtime.vllm_plugin.parts import BatchPart
 from runtime.vllm_plugin.pricing import BatchDrift
 from runtime.vllm_plugin.refusals import refuse
 from runtime.vllm_plugin.settings import FOLDING, Fold, Shadow, read_settings
+from runtime.vllm_plugin.traffic import Traffic
 from vppc.compiler import compile_schedule
 from vppc.costs.document import cost_json
 from vppc.costs.model import CostModel, LayerCost, Linear
 from vppc.errors import InputError
-from vppc.ir.schedule import Model, Request
+from vppc.ir.schedule import Chunk, Model, Part, Request
 from vppc.passes.strategies import STRATEGIES, Options
+from vppc.serving.batch_order import Entry
 from vppc.serving.drift import LEAST, WINDOW
 
 FOLD = {"virtual_pipeline_parallel_size": 2}
@@ -106,21 +107,19 @@ def test_layers_that_are_wrong(ranges: Any, pp: int, layers: int, message: str) 
 
 
 @pytest.mark.parametrize(
-    ("pp", "strategy", "most", "expected"),
+    ("asked", "expected"),
     [
-        (2, "vpp", None, (1, 0)),
-        (2, "vpp-async", None, (2, 0)),
-        (3, "vpp-async", None, (4, 2, 0)),
-        (4, "vpp", None, (5, 3, 1, 0)),
-        (4, "vpp-async", None, (6, 4, 2, 0)),
-        (4, "vpp-async", 1, (0, 0, 0, 0)),
-        (2, "vpp-packed", None, (5, 3)),
-        (2, "vpp-packed", 40, (39, 37)),
+        (Fold(strategy="vpp"), 4),
+        (Fold(), 5),
+        (Fold(strategy="vpp-packed"), 9),
+        (Fold(policy="dual-queue"), 4),
+        (Fold(max_in_flight=1), 1),
     ],
+    ids=["blocking", "async", "packed", "the paper's policy", "asked for"],
 )
-def test_lags_of_the_compiled_order(pp: int, strategy: str, most: int | None, expected: tuple[int, ...]) -> None:
-    """A V has 2 pp - 1 hops, so as many chunks in flight; two fewer behind each fold further in."""
-    assert lags(pp, strategy, most) == expected
+def test_batches_in_flight(asked: Fold, expected: int) -> None:
+    """On three ranks: a V has 2 pp - 1 hops, and the paper's policy one batch more than ranks."""
+    assert asked.in_flight(3) == expected
 
 
 def test_strategies_that_fold_are_the_compilers() -> None:
@@ -224,12 +223,61 @@ def a_server(**changes: Any) -> Any:
     )
 
 
+def a_batch(
+    new: Sequence[tuple[str, int, int, int]] = (),
+    known: Sequence[tuple[str, int, int, int]] = (),
+    finished: Sequence[str] = (),
+) -> Any:
+    """As much of a ``SchedulerOutput`` as is looked at; of new requests (id, prompt, computed, tokens), of known ones
+    (id, computed, made before, tokens)."""
+    cached = SimpleNamespace(
+        req_ids=[name for name, *_ in known],
+        num_computed_tokens=[computed for _, computed, _, _ in known],
+        num_output_tokens=[made for _, _, made, _ in known],
+    )
+    return SimpleNamespace(
+        scheduled_new_reqs=[
+            SimpleNamespace(req_id=name, prompt_token_ids=[0] * prompt, num_computed_tokens=computed)
+            for name, prompt, computed, _ in new
+        ],
+        scheduled_cached_reqs=cached,
+        num_scheduled_tokens={name: tokens for name, _, _, tokens in (*new, *known)},
+        finished_req_ids=set(finished),
+    )
+
+
+def test_batches_as_chunks() -> None:
+    """One prompt behind a cached prefix decodes, is preempted and comes back; another is given up half way."""
+    traffic = Traffic()
+    first, other = Request("a", 5, 2), Request("b", 4)
+    chunk = Chunk((Part(0, 2, 3), Part(1, 0, 2)))
+    assert traffic.entry(a_batch([("a", 5, 2, 3), ("b", 4, 0, 2)])) == Entry(
+        chunk, [first, other], {0: first, 1: other}, [], 0
+    )
+    decode = Chunk((Part(0, 5, 1, decode=True),))
+    assert traffic.entry(a_batch(known=[("a", 5, 1, 1)])) == Entry(decode, [], {0: first}, [], 0)
+    assert traffic.entry(a_batch(finished=["b"])) is None
+    again = Request("a", 7)  # with the two tokens that it had made
+    assert traffic.entry(a_batch(known=[("a", 0, 2, 4)])) == Entry(
+        Chunk((Part(2, 0, 4),)), [again], {2: again}, [1, 0], 2
+    )
+    assert traffic.entry(a_batch(known=[("a", 4, 2, 3)])) == Entry(Chunk((Part(2, 4, 3),)), [], {2: again}, [], 2)
+    decode = Chunk((Part(2, 7, 1, decode=True),))
+    assert traffic.entry(a_batch(known=[("a", 7, 3, 1)])) == Entry(decode, [], {2: again}, [], 2)
+    last = Request("c", 1)
+    assert traffic.entry(a_batch([("c", 1, 0, 1)], finished=["a"])) == Entry(
+        Chunk((Part(3, 0, 1),)), [last], {3: last}, [2], 3
+    )
+
+
 def test_drift_of_batches() -> None:
     """Two stages of 1 and 3 layers, 2 s a token and 1 s a pair in each; 5 s to make a token."""
     cost = CostModel((LayerCost(4, per_token=2.0, per_pair=1.0),), head=Linear(5.0))
     drift = BatchDrift(cost, (1, 3))
-    assert drift.seconds([BatchPart("a", 0, 2, 9)]) == [7.0, 21.0]  # 3 pairs
-    assert drift.seconds([BatchPart("a", 7, 2, 9), BatchPart("b", 4, 1, 4)]) == [28.0, 84.0 + 5.0]  # 8 + 9 + 5 pairs
+    ends = {0: 9, 1: 4}
+    assert drift.seconds(Chunk((Part(0, 0, 2),)), ends) == [7.0, 21.0]  # 3 pairs
+    chunk = Chunk((Part(0, 6, 2), Part(1, 4, 1, decode=True)))
+    assert drift.seconds(chunk, ends) == [26.0, 78.0 + 5.0]  # 7 + 8 + 5 pairs
     for _ in range(LEAST - 1):
         drift.window.add(3.0, 2.0)
     assert drift.window.drift is None
@@ -410,8 +458,8 @@ def test_batches_of_the_scheduler(tmp_path: Path) -> None:
 @needs_vllm
 def test_folded_engines_make_what_one_worker_makes(tmp_path: Path) -> None:
     """Prompts of several chunks and of a part of one, batches that mix prompts and decodes, a prefix that is found
-    cached; two ranks with uneven stages that run far ahead, and so few blocks of KV cache that requests are preempted;
-    three ranks with planned chunks."""
+    cached; two ranks with uneven stages that run far ahead, the shortest prompt first, and so few blocks of KV cache
+    that requests are preempted; three ranks with planned chunks and the paper's policy."""
     model = str(write_checkpoint(tmp_path / "qwen3-moe", MODELS["qwen3-moe"]))
     random = Random(0)
     first = [random.randrange(300) for _ in range(300)]
@@ -420,6 +468,7 @@ def test_folded_engines_make_what_one_worker_makes(tmp_path: Path) -> None:
     usual = {"max_num_batched_tokens": 64, "enable_prefix_caching": True}
     ranges = [[[0, 2], [12, LAYERS]], [[2, 7], [7, 12]]]
     folded = {**usual, "distributed_executor_backend": "mp"}
+    packed, planned = {"strategy": "vpp-packed", "policy": "srpf"}, {"chunks": [64, 48, 40], "policy": "dual-queue"}
     small = {"max_model_len": 384, "num_gpu_blocks_override": 5, "disable_log_stats": False}
     plain, *others = engines(
         tmp_path / "run",
@@ -431,9 +480,9 @@ def test_folded_engines_make_what_one_worker_makes(tmp_path: Path) -> None:
                 **folded,
                 **small,
                 "pipeline_parallel_size": 2,
-                "additional_config": {**FOLD, "vpp_layer_ranges": ranges, "vppc": {"strategy": "vpp-packed"}},
+                "additional_config": {**FOLD, "vpp_layer_ranges": ranges, "vppc": packed},
             },
-            {**folded, "pipeline_parallel_size": 3, "additional_config": {**FOLD, "vppc": {"chunks": [64, 48, 40]}}},
+            {**folded, "pipeline_parallel_size": 3, "additional_config": {**FOLD, "vppc": planned}},
         ],
     )
     for other in others:

@@ -63,6 +63,11 @@ class Server(NamedTuple):
                         break
         return got
 
+    def give_up(self, prompt: list[int]) -> None:
+        """Ask, and be gone before there is a token."""
+        with closing(self.ask(prompt, 1000, stream=True)):
+            time.sleep(0.05)
+
     def healthy(self) -> bool:
         with closing(HTTPConnection("127.0.0.1", self.port, timeout=5.0)) as connection:
             try:
@@ -168,7 +173,8 @@ def shows_what_it_did(server: Server) -> None:
 
 
 def answers_everybody(server: Server, prompts: list[list[int]], expected: list[list[int]]) -> None:
-    """Alone, streamed, and 50 at once, with slow readers and clients that vanish: what stock vLLM makes, always."""
+    """Alone, streamed, and 50 at once, with slow readers and clients that vanish in the middle of a prompt and of an
+    answer: what stock vLLM makes, always."""
     assert [server.complete(prompt) for prompt in prompts] == expected
     assert [server.stream(prompt) for prompt in prompts] == expected
 
@@ -176,6 +182,7 @@ def answers_everybody(server: Server, prompts: list[list[int]], expected: list[l
         prompt = prompts[number % 10]
         match number // 10:
             case 0:
+                server.give_up([*prompt, *[number] * 1000])
                 return server.stream(prompt, tokens=1000, leave=True)[:1]
             case 1:
                 return server.stream(prompt, pause=0.1)
@@ -198,7 +205,7 @@ def ends_with_its_workers(server: Server) -> None:
     eventually(lambda: server.process.poll() is not None or None)
     eventually(lambda: not server.workers() or None)
     log = server.log.read_text()
-    where = r"(in (RECV of chunk \d+ for|FORWARD of chunk \d+ on)|after FORWARD of chunk \d+ on) stage "
+    where = r"(in (RECV of chunk \d+ for|(FORWARD|SEND) of chunk \d+ on)|after FORWARD of chunk \d+ on) stage "
     assert re.search(rf"rank 1 died \(exit code -9\), {where}[12]\b", log), log
     assert re.search(r"rank 0 (is alive|died \(exit code -?\d+\)), .* of chunk \d+ (on|for) stage [03]\b", log), log
     assert not list(server.log.parent.glob("vppc-*"))

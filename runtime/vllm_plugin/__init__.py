@@ -82,7 +82,7 @@ def _keep_more_batches() -> None:
         settings = read_settings(vllm_config.additional_config)
         if not isinstance(settings, Fold):
             return int(stock.fget(vllm_config))
-        return settings.lags(vllm_config.parallel_config.pipeline_parallel_size)[0] + 1
+        return settings.in_flight(vllm_config.parallel_config.pipeline_parallel_size)
 
     VllmConfig.max_concurrent_batches = property(max_concurrent_batches)
 

@@ -1,16 +1,16 @@
-"""The executor of folded workers.
+"""The executor of folded workers, with the compiler of what they run.
 
-vLLM's engine calls ``execute_model`` for a batch and then ``sample_tokens``, and keeps a queue of the results. Here the
-first is the batch's way in, up to the fold, and the second its way back, which is sent to the workers when the engine
-asks for the result: when the queue is full, or nothing else is to be scheduled. So with a queue of d batches, d - 1
-later ones have entered before one goes back: with 2, rank 0 of two runs ``in 0, in 1, out 0, in 2, out 1, ..``, the
-blocking scheme's order; with 3 it enters one more, the asynchronous one's.
+vLLM's engine calls ``execute_model`` for a batch and then ``sample_tokens``, and keeps a queue of the results. Here a
+batch with tokens is the next chunk of a stream (:mod:`vppc.serving.batch_order`). With its first call goes a segment
+until the chunk has entered, and with the second one until it is through: that is sent when our compiler's order has
+it so before a later batch enters, or when the engine asks for the result, because its queue is full or nothing else is
+to be scheduled. The calls arrive in this order at all workers, each of which has run one before it takes the next.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import deque
 from concurrent.futures import Future
 from multiprocessing.connection import wait
 from typing import Any
@@ -18,21 +18,36 @@ from typing import Any
 from vllm.logger import init_logger
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
+from runtime.vllm_plugin.order import batch_compiler
 from runtime.vllm_plugin.page import EngineRow, Page, page_path
+from runtime.vllm_plugin.settings import Fold, read_settings
+from runtime.vllm_plugin.traffic import Traffic
+from vppc.ir.segment import Segment
+from vppc.serving.batch_order import Leg
 
 log = init_logger("vllm.vppc")  # a name in whose messages vLLM shows process and time
 
 
-class Later(Future[Any]):
-    """A result that is made when somebody asks for it."""
+OURS = {"execute_model": "enter", "sample_tokens": "leave"}
+"""What workers are called for vLLM's two calls, with a segment."""
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+
+class Later(Future[Any]):
+    """What a batch makes. The workers are asked for it, in the order of the batches, at the latest when the engine is
+    to have it. ``chunk`` is whether the batch has tokens."""
+
+    def __init__(self, executor: FoldExecutor, grammar: Any, *, chunk: bool) -> None:
         super().__init__()
-        self._make = make
+        self.grammar, self.chunk = grammar, chunk
+        self.reply: Any = None
+        self._executor = executor
 
     def result(self, timeout: float | None = None) -> Any:
         if not self.done():
-            self.set_result(self._make())
+            while self.reply is None:
+                self._executor.ask()
+            self.set_result(self.reply.result())
+            self._executor.count(-self.chunk)
         return super().result(timeout)
 
 
@@ -45,8 +60,15 @@ class FoldExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM is not ther
     def _init_executor(self) -> None:
         self._flight = EngineRow(0, 0.0, 0.0)
         self.page = Page(page_path(self.vllm_config), self.parallel_config.world_size, create=True)
+        self._segment: Segment | None = None  # which goes with vLLM's next call
+        self._traffic, self._due = Traffic(), deque[Later]()
         try:
             super()._init_executor()
+            settings = read_settings(self.vllm_config.additional_config)
+            if not isinstance(settings, Fold):
+                raise ValueError("the executor of a folded server needs its settings")
+            self._compiler = batch_compiler(settings, self.vllm_config)
+            self.collective_rpc("open_stream", args=(self._compiler.opening,))
         except BaseException:
             self.page.remove()
             raise
@@ -54,28 +76,46 @@ class FoldExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM is not ther
     def _get_output_rank(self) -> int:
         return 0
 
+    def collective_rpc(self, method: Any, timeout: float | None = None, args: Any = (), **options: Any) -> Any:
+        if method in OURS:
+            method, args, self._segment = OURS[method], (*args, self._segment), None
+        return super().collective_rpc(method, timeout, args, **options)
+
     def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
-        """The way in of a batch. Of one without tokens the way back, too, unless a KV connector has to see that."""
-        tokens = scheduler_output.total_num_scheduled_tokens
-        if tokens:
-            self._count(1)
+        """The way in of a batch. One without tokens is no chunk, and asked for only where a KV connector has to say."""
+        entry = self._traffic.entry(scheduler_output)
+        if entry is not None:
+            for leg in self._compiler.enter(entry):
+                if leg.leaves is not None:
+                    self.ask(leg)
+            self._segment = leg.segment
+            self.count(1)
         entered = super().execute_model(scheduler_output, non_block=non_block)
-        if tokens or self.kv_output_aggregator is None:
+        if entry is not None or self.kv_output_aggregator is None:
             return entered
-        later = Later(lambda: MultiprocExecutor.sample_tokens(self, None, non_block=False))
-        return later if non_block else later.result()
+        return self._later(None, non_block, chunk=False)
 
     def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
-        """The way back of the oldest batch that has not gone back."""
-        later = Later(lambda: self._sampled(grammar_output))
+        """The way back of the batch that has entered last."""
+        return self._later(grammar_output, non_block, chunk=True)
+
+    def _later(self, grammar: Any, non_block: bool, *, chunk: bool) -> Any:
+        later = Later(self, grammar, chunk=chunk)
+        self._due.append(later)
         return later if non_block else later.result()
 
-    def _sampled(self, grammar_output: Any) -> Any:
-        made = MultiprocExecutor.sample_tokens(self, grammar_output, non_block=False)
-        self._count(-1)
-        return made
+    def ask(self, leg: Leg | None = None) -> None:
+        """Ask the workers for what the next batch makes; with a leg, for that of the next chunk, which ends it."""
+        while True:
+            due = self._due.popleft()
+            if due.chunk:
+                self._segment = (leg or self._compiler.leave()).segment
+            due.reply = super().sample_tokens(due.grammar, non_block=True)
+            if due.chunk or leg is None:
+                return
 
-    def _count(self, change: int) -> None:
+    def count(self, change: int) -> None:
+        """So many chunks more are in flight."""
         before, now = self._flight, time.monotonic()
         active = before.active + (now - before.since if before.in_flight else 0.0)
         in_flight = before.in_flight + change

@@ -27,6 +27,7 @@ class Doing(IntEnum):
     RECV = 1
     FORWARD = 2
     SAMPLE = 3
+    SEND = 4
 
 
 def instruction(doing: Doing, chunk: int, stage: int) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 
-from runtime.vllm_plugin.parts import BatchPart
 from vppc.costs.model import CostModel, Prices
-from vppc.ir.schedule import Chunk, Part, Stage
+from vppc.ir.schedule import Chunk, Stage
 from vppc.serving.drift import Window
 
 
@@ -19,9 +18,6 @@ class BatchDrift:
         self._prices = Prices([Stage(stage, 0, each) for stage, each in enumerate(bounds)], cost)
         self.window = Window()
 
-    def seconds(self, parts: Sequence[BatchPart]) -> Sequence[float]:
-        """What each stage takes for a batch."""
-        chunk = Chunk(
-            tuple(Part(at, part.start, part.tokens, part.start >= part.prompt) for at, part in enumerate(parts))
-        )
-        return self._prices.of((chunk,), [part.prompt for part in parts]).seconds
+    def seconds(self, chunk: Chunk, ends: Mapping[int, int]) -> Sequence[float]:
+        """What each stage takes for a chunk; ``ends`` are the prompt tokens of its requests, by index."""
+        return self._prices.of((chunk,), ends).seconds

@@ -18,6 +18,7 @@ from typing import Any
 from runtime.vllm_plugin.chunk_plan import PLACE, ChunkPlan, read_chunk_plan
 from vppc.costs.model import CostModel, LayerCost
 from vppc.errors import InputError
+from vppc.passes.admission import default_in_flight
 from vppc.serving.policy import POLICIES
 
 FILE = "--additional-config"
@@ -61,11 +62,14 @@ class Fold:
     chunks: str | tuple[int, ...] | None = None
     costs: str | None = None
 
-    def lags(self, pp: int) -> tuple[int, ...]:
-        """How far each rank lets later batches enter before one goes back, see :mod:`runtime.vllm_plugin.order`."""
-        from runtime.vllm_plugin.order import lags  # the compiler: only where something is folded
-
-        return lags(pp, self.strategy, self.max_in_flight)
+    def in_flight(self, pp: int) -> int:
+        """How many batches are in flight: what the order of the strategy needs, or the paper's policy asks for."""
+        if self.max_in_flight is not None:
+            return self.max_in_flight
+        if self.policy == "dual-queue":
+            return pp + 1
+        needed = default_in_flight((*range(pp), *reversed(range(pp))), self.strategy == "vpp-packed")
+        return needed - (self.strategy == "vpp")  # a step of the blocking scheme has the late stage first
 
     def chunk_plan(self) -> ChunkPlan | None:
         """The tuned chunks. Raises InputError for a file that has none."""

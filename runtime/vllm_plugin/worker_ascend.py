@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,8 +11,9 @@ from vllm_ascend.worker.worker import NPUWorker
 
 from runtime.devices.npu import open_npu
 from runtime.devices.protocol import Device
-from runtime.runners.vllm.upstream import StagePlace, build
+from runtime.runners.vllm.upstream import StagePlace
 from runtime.vllm_plugin.worker import Folded
+from vppc.ir.segment import Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,11 @@ class AscendFoldWorker(Folded, NPUWorker):  # type: ignore[misc]  # it is not th
         return available if asked_for else available - self.in_flight_bytes()
 
     def in_flight_bytes(self) -> int:
-        """At most: received, a share of each batch that may have entered and not gone back, and of the next one;
-        sent, two whole ones that are not through yet."""
-        rows = build().rows(self.vllm_config, self.scheduler_config.max_num_batched_tokens)
-        whole = rows * sum(math.prod(each.shape[1:]) * each.element_size() for each in self._sample.values())
-        return int((self._lag + 2) * whole // self._shares.size + 2 * whole)
+        """Those of the buffers for activations in flight."""
+        return sum(tensor.nbytes for buffer in self.buffers for tensor in buffer)
 
     @torch.inference_mode()
-    def execute_model(self, scheduler_output: Any) -> Any:
+    def enter(self, scheduler_output: Any, segment: Segment | None) -> Any:
         if self.profiler is not None:
             self.profiler.step()
-        return super().execute_model(scheduler_output)
+        return super().enter(scheduler_output, segment)
