@@ -76,8 +76,13 @@ def of_archive(archive: zipfile.ZipFile) -> Sources:
     return Sources(lambda path: archive.read(path) if path in names else None)
 
 
-def of_folder(folder: Path) -> Sources:
-    return Sources(lambda path: (folder / path).read_bytes() if (folder / path).is_file() else None)
+def of_folder(*folders: Path) -> Sources:
+    """What is in these folders, of two files of one path that of the first."""
+
+    def read(path: str) -> bytes | None:
+        return next(((folder / path).read_bytes() for folder in folders if (folder / path).is_file()), None)
+
+    return Sources(read)
 
 
 class Module(NamedTuple):

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from machine import Event, Machine, Stream, WrongOrder
+from torch.utils._python_dispatch import _disable_current_modes
 
 
 def key(tensor: torch.Tensor) -> int:
@@ -27,6 +28,13 @@ class HcclWork(dist._Work):
     def __init__(self, work: Any, done: Event, machine: Machine) -> None:
         super().__init__()
         self.work, self.done, self.machine = work, done, machine
+
+    def is_completed(self) -> bool:
+        """Whether the kernel is over; if so, whatever the host queues from now on comes after it."""
+        over = bool(self.work.is_completed()) and self.done.query()
+        if over:
+            self.done.wait(self.machine.compute)
+        return over
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         self.done.wait(self.machine.compute)
@@ -53,6 +61,14 @@ class HcclOverGloo(dist.ProcessGroup):
     def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> HcclWork:
         return self._post("HcclAllReduce", tensors, tensors, lambda: self.gloo.allreduce(tensors, opts))
 
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> HcclWork:
+        return self._post("HcclBroadcast", tensors, tensors, lambda: self.gloo.broadcast(tensors, opts))
+
+    def _allgather_base(self, output: torch.Tensor, given: torch.Tensor, opts: Any) -> HcclWork:
+        return self._post("HcclAllGather", [given], [output], lambda: self.gloo._allgather_base(output, given, opts))
+
+    all_gather_single = _allgather_base  # as newer versions of torch call it
+
     def _post(self, name: str, reads: Any, writes: Any, start: Callable[[], Any]) -> HcclWork:
         for tensor in (*reads, *writes):
             if not tensor.is_contiguous():
@@ -61,4 +77,6 @@ class HcclOverGloo(dist.ProcessGroup):
         self.machine.calls.append((name,))
         self.stream.wait_stream(self.machine.compute)
         self.stream.launch(name, map(key, reads), map(key, writes))
-        return HcclWork(start(), self.stream.record_event(), self.machine)
+        with _disable_current_modes():  # gloo's own operations, in its own threads, are no kernels
+            work = start()
+        return HcclWork(work, self.stream.record_event(), self.machine)
