@@ -7,6 +7,7 @@ import json
 import random
 import subprocess
 import sys
+import tracemalloc
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +21,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from vppc.cli.schema import command
+from vppc.compiler import compile_schedule, paper_cost
 from vppc.errors import InputError, VppcError
 from vppc.ir import instruction_json, lifting
 from vppc.ir.certificate import Certificate
@@ -36,6 +38,7 @@ from vppc.ir.instruction import LARGEST, Forward, Program, Recv, Sample, Send, W
 from vppc.ir.schedule import Channel, Chunk, Model, Part, Request, Schedule, Stage
 from vppc.ir.schema import schedule_schema, segment_schema
 from vppc.ir.segment import Continuation, Segment
+from vppc.passes.strategies import Options
 
 SMALL = Schedule(
     strategy="vpp-async",
@@ -311,6 +314,21 @@ def test_ordinary_lists_are_lifted_and_lists_with_unknown_keys_are_not() -> None
         assert compact('"of": 1', f'"of": {wrong}') == [True, True, False, True]
     with pytest.raises(InputError, match="appears twice"):
         compact('"start": 0', '"start": 1, "st\\u0061rt": 0')
+
+
+def test_reading_takes_no_more_memory_than_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside its bytes; the objects of JSON alone are over three times as much."""
+    monkeypatch.setattr(lifting, "_PIECE", 2**13)
+    options = Options(strategy="vpp-async", pp=2, chunk_size=1)
+    schedule = compile_schedule((Request("r0", 1000),), Model("m", 4), paper_cost(4, 1.0, 0.1), options)
+    data = written(schedule).encode()
+    tracemalloc.start()
+    try:
+        assert parse_schedule(data) == replace(schedule, order=None)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < len(data)
 
 
 def test_lists_of_instructions_elsewhere_are_left_alone() -> None:
