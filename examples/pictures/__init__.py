@@ -1,1 +1,1 @@
-"""The pictures of docs/idea.md and docs/passes.md, drawn from what the compiler makes."""
+"""The pictures of the documents, drawn from what the compiler makes."""

@@ -14,7 +14,7 @@ from vppc.files import write_text
 
 def pictures() -> Iterator[tuple[str, str]]:
     """All of them, by file name."""
-    return chain(timelines.idea(), timelines.passes(), placements.pictures(), spans.pictures())
+    return chain(timelines.seeing(), timelines.idea(), timelines.passes(), placements.pictures(), spans.pictures())
 
 
 @click.command()

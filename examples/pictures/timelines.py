@@ -75,6 +75,16 @@ def drawn(runs: Iterable[Run]) -> str:
     return plot(tuple(runs), Style(width=WIDTH, rows=1))
 
 
+def seeing() -> Iterator[tuple[str, str]]:
+    """A plan, and a run of it in which rank 1 takes half as long again, by file name."""
+    plan = compiled("plan", "vpp-async", (6,), 0.6)
+    costs = OpCosts.of(plan.schedule, cost_of(0.6))
+    ranks = plan.schedule.stage_ranks * len(plan.schedule.chunks)
+    slow = [seconds * (1.5 if rank == 1 else 1.0) for seconds, rank in zip(costs.seconds, ranks, strict=True)]
+    run = replace(plan, name="run, rank 1 slow", timing=simulate(plan.schedule, replace(costs, seconds=slow)))
+    yield "seeing-timeline.svg", plot((plan, run), Style("timeline", WIDTH, rows=1))
+
+
 def idea() -> Iterator[tuple[str, str]]:
     """The pictures of the idea, by file name."""
     yield "idea-straight.svg", drawn([compiled("straight", "cpp", (5,))])
