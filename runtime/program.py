@@ -32,7 +32,7 @@ def load(path: str) -> Loaded:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise InputError(f"cannot be read: {error}", file=path, remedy=_REMEDY) from None
+        raise InputError(f"cannot be read: {error.strerror or error}", file=path, remedy=_REMEDY) from None
     return proven(data, path)
 
 

@@ -37,9 +37,22 @@ def schedule_of(data: bytes, file: str) -> Schedule:
             raise ValueError("it is not a vppc.schedule of version 1")
         return _schedule(document, file)
     except _BROKEN as error:
-        raise InputError(
-            f"is no schedule that can be run: {error!r}", file=file, remedy=f"`vppc verify {file}` says what is wrong"
-        ) from None
+        raise _explained(data, file, error) from None
+
+
+def _explained(data: bytes, file: str, error: Exception) -> InputError:
+    """What is wrong with a schedule, in the words of the reader that explains, if what that needs is installed."""
+    try:
+        from vppc.ir.document import parse_schedule
+
+        parse_schedule(data, file)
+    except InputError as explained:
+        return explained
+    except ModuleNotFoundError:
+        pass
+    return InputError(
+        f"is no schedule that can be run: {error!r}", file=file, remedy=f"`vppc verify {file}` says what is wrong"
+    )
 
 
 def segment_of(data: bytes) -> Segment:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from runtime.program import proven
+from runtime.program import load, proven
 from tests.fuzz_runtime_targets import RUNTIME_TARGETS, safetensors, weights
 from tests.fuzzing import attempt, damaged, limits
+from tests.plans import paper
 from vppc.errors import InputError
+from vppc.ir.document import read_schedule, schedule_text
 
 EXAMPLES = 120
 
@@ -50,12 +53,12 @@ def test_damaged_files_are_accepted_or_refused_in_words(name: str, tmp_path: Pat
         (
             "runtime's schedule",
             re.sub(rb'"buffers": \d+', b'"buffers": 1000000000', RUNTIME_TARGETS["runtime's schedule"].seeds[0]),
-            "1000000000 is no integer from 0 to 1048576",
+            "programs[0].buffers: 1000000000 is too large",
         ),
         (
             "runtime's schedule",
             RUNTIME_TARGETS["runtime's schedule"].seeds[0].replace(b'"chunk": 1,', b'"chunk": -2,'),
-            "is no schedule that can be run",
+            "-2",
         ),
     ],
     ids=["a header of a terabyte", "a shape of words", "data that is not there", "buffers", "a negative chunk"],
@@ -72,3 +75,30 @@ def test_an_index_names_files_that_can_be(file: str, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(f'{{"weight_map": {{"a": "{file}"}}}}')
     with pytest.raises(InputError, match="is not the name of a file in the folder"):
         weights(tmp_path / "model.safetensors.index.json")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda text: text[: len(text) // 2], "the JSON text ends too early"),
+        (lambda text: text.replace('"stages"', '"stager"', 1), 'the key "stages" is missing'),
+        (lambda text: text.replace('"pp": 2', '"pp": "2"', 1), "pp: "),
+        (lambda text: "[]", "a list is not a vppc.schedule document"),
+    ],
+    ids=["cut off", "a key is missing", "a text for a number", "a list"],
+)
+def test_the_runtime_says_what_verify_says(damage: Callable[[str], str], message: str, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(damage("".join(schedule_text(paper("vpp", 4)))))
+    with pytest.raises(InputError) as verified:
+        read_schedule(str(file))
+    with pytest.raises(InputError) as loaded:
+        load(str(file))
+    assert message in str(loaded.value)
+    assert str(loaded.value) == str(verified.value)
+
+
+def test_a_schedule_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as loaded:
+        load(str(tmp_path / "none.json"))
+    assert loaded.value.problem == "cannot be read: No such file or directory"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from runtime.arguments import parse as parse_run
 from runtime.selftest.report import cost_json, report_json, report_text
 from vppc.errors import InputError
 from vppc.files import check_writable, read_text, write_text
+from vppc.json_text import loads
 
 EPILOG = """\
 examples:
@@ -107,10 +107,7 @@ def read_base(options: Options) -> dict[str, Any] | None:
             file="-o",
             remedy="add --cost FILE and --bytes-per-token N (a hidden state of 7168 in 16 bits: 14336)",
         )
-    try:
-        document = json.loads(read_text(options.cost))
-    except ValueError as error:
-        raise InputError(f"is not JSON: {error}", file=options.cost) from None
+    document = loads(read_text(options.cost), options.cost)
     if not isinstance(document, dict) or document.get("format") != "vppc.cost":
         raise InputError("is not a cost file", file=options.cost, place="format", remedy='"format": "vppc.cost"')
     return document
