@@ -40,7 +40,8 @@ CRITICAL = {"cpp": 1, "dcpp": 1, "vpp-async": 0}
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is proven, where, and the folder of all that comes out. ``tokens`` are those of the longest prompt."""
+    """What is proven, where, and the folder of all that comes out. ``tokens`` are those of the longest prompt,
+    ``model`` is a checkpoint to run on vLLM's stages, None for none, in ``dtype``."""
 
     folder: Path
     device: str
@@ -48,6 +49,8 @@ class Setup:
     tp: int
     tokens: int
     timeout: float
+    model: Path | None
+    dtype: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +93,17 @@ class Proof:
         return self._step(name, ["-m", "vppc", *map(str, words)], needed)
 
     def tokens(self, name: str, plan: Path, device: str, *options: str) -> list[str]:
-        """Run a plan on the small model; each prompt's first token."""
+        """Run a plan, on the small model unless ``options`` say otherwise; each prompt's first token."""
         s = self.setup
         words = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={s.pp * s.tp}", "-m", "runtime"]
         words += [str(plan), f"--tp={s.tp}", f"--device={device}", f"--timeout={s.timeout:g}"]
         step = self._step(name, [*words, *options], needed=True)
         return [line.split()[1] for line in step.output.splitlines()[1:]]
 
-    def run(self, name: str, plan: Path) -> Run:
+    def run(self, name: str, plan: Path, *options: str) -> Run:
         """Run a plan on the device, with a journal."""
-        journal = self.setup.folder / f"journal-{name}"
-        tokens = self.tokens(f"run {name}", plan, self.setup.device, f"--journal={journal}")
+        journal = self.setup.folder / f"journal-{name.replace(' ', '-')}"
+        tokens = self.tokens(f"run {name}", plan, self.setup.device, f"--journal={journal}", *options)
         return Run(tokens, json.loads(self.vppc(f"profile {name}", "profile", journal, "--json").output))
 
     def priced(self, name: str, plan: Path, cost: Path) -> dict[str, Any]:
@@ -163,6 +166,42 @@ def prove(proof: Proof) -> Iterator[str]:
     wrong = [name for name, run in runs.items() if run.tokens != expected]
     if wrong:
         raise Failed(f"the tokens of {', '.join(wrong)} on {s.device} are not those on the CPU")
+    if s.model is not None:
+        yield from prove_stages(proof, s.model)
+
+
+def prove_stages(proof: Proof, model: Path) -> Iterator[str]:
+    """A checkpoint on vLLM's stages: whatever the plan, the same tokens. Raises Failed."""
+    s = proof.setup
+    options = ["--runner=vllm", f"--model={model}", f"--dtype={s.dtype}"]
+    runs = {}
+    for name in STRATEGIES:
+        plan = s.folder / f"vllm-{name}.json"
+        how = ["--tokens", s.tokens, "--tokens", s.tokens // 2, "--strategy", name, "--chunk-size", s.tokens // 6]
+        proof.vppc(f"compile vllm {name}", "compile", "--pp", s.pp, "--tp", s.tp, "--model", model, *how, "-o", plan)
+        runs[name] = proof.run(f"vllm {name}", plan, *options)
+    expected = runs["cpp"].tokens
+    yield stages_section(model.name, runs)
+    wrong = [name for name, run in runs.items() if run.tokens != expected]
+    if wrong:
+        raise Failed(f"on vLLM's stages the tokens of {', '.join(wrong)} are not those of cpp")
+
+
+def stages_section(model: str, runs: dict[str, Run]) -> str:
+    """The runs of a checkpoint on vLLM's stages."""
+    expected = runs["cpp"].tokens
+    rows = [
+        [
+            name,
+            f"{' '.join(run.tokens)} ({'equal' if run.tokens == expected else '**not equal**'})",
+            f"{run.profile['makespan']:.4g} s",
+            run.bubbles,
+        ]
+        for name, run in runs.items()
+    ]
+    said = "The straight pipeline's tokens are what the others are held against: one stage a rank, as vLLM itself runs."
+    headers = ["plan", "first tokens", "measured", "bubble of each rank"]
+    return f"## {model} on vLLM's stages\n\n{said}\n\n{table(headers, rows)}"
 
 
 def links_section(doctor: dict[str, Any]) -> str:
@@ -254,6 +293,8 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 @click.option("--pp", type=click.IntRange(2, 64), default=2, show_default=True, help="Pipeline ranks.")
 @click.option("--tp", type=click.IntRange(1, 2), default=1, show_default=True, help="Processes a rank.")
 @click.option("--tokens", type=click.IntRange(12), default=1536, show_default=True, help="Of the longer prompt run.")
+@click.option("--model", type=click.Path(path_type=Path), help="A checkpoint folder to run on vLLM's stages, too.")
+@click.option("--dtype", default="bfloat16", show_default=True, help="Of that checkpoint.")
 @click.option("--timeout", type=click.FloatRange(0.5), default=60.0, show_default=True, help="Seconds to a fault.")
 def command(output: Path, **options: Any) -> None:
     """Prove vppc's runtime on this machine, and write OUTPUT/report.md.

@@ -142,6 +142,7 @@ def loop(case: Sequence[Any], results: Path, options: Sequence[str]) -> None:
     from token_runs import Case, run_cases
     from vllm_runs import on_vllm
 
+    del os.environ["STANDIN_NOTES"]  # they are of the server
     with npu():
         import torch_npu
         from kernels import Kernels

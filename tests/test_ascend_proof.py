@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -10,16 +11,27 @@ from pathlib import Path
 
 import pytest
 
-from examples.ascend_proof import Run, links_section, runs_section
+from examples.ascend_proof import Failed, Proof, Run, Setup, Step, links_section, prove_stages, runs_section
 
 pytest.importorskip("torch", reason="the runtime needs torch")
 
 ROOT = Path(__file__).parents[1]
 
 
-def prove(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+# what finds the stand-in for torch_npu, with the CPU's tensors
+PRETENDED = {
+    "PYTHONPATH": str(ROOT / "tests" / "standins"),
+    "STANDIN_NPUS": "2",
+    "STANDIN_TENSORS": "cpu",
+    "ASCEND_HOME_PATH": "/usr/local/Ascend",
+    "ASCEND_OPP_PATH": "/usr/local/Ascend/opp",
+}
+
+
+def prove(folder: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "examples.ascend_proof", "-o", str(folder), *options]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
+    given = {**os.environ, **environment}
+    return subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, timeout=400, check=False)
 
 
 def statuses(report: str) -> dict[str, int]:
@@ -30,11 +42,15 @@ def statuses(report: str) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_on_cpus_it_goes_through(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("device", "environment", "named"), [("cpu", {}, "CPU"), ("npu", PRETENDED, "Ascend910")])
+def test_it_goes_through(device: str, environment: dict[str, str], named: str, tmp_path: Path) -> None:
+    """On CPUs, and on NPUs that are pretended."""
     folder = tmp_path / "proof"
-    ended = prove(folder, "--device", "cpu", "--tokens", "240")
+    ended = prove(folder, "--device", device, "--tokens", "240", **environment)
     assert ended.returncode == 0, ended.stderr
     report = (folder / "report.md").read_text(encoding="utf-8")
+    assert re.search(rf"^\* 2 x .*{named}", report, re.MULTILINE)
+    assert "**problem**" not in report
     ran = statuses(report)
     assert ran.pop("calibrate") in (0, 1)  # a busy machine's times may fit nothing, which is said
     assert set(ran.values()) == {0}
@@ -97,3 +113,28 @@ def test_tokens_that_differ_are_shown() -> None:
     shown = runs_section(["7", "9"], runs, {"cpp": 1.5})
     assert "| cpp | 7 9 (equal) | 1.5 s | 2 s | 12.5%, 0.0% |" in shown
     assert "| vpp | 7 8 (**not equal**) |  | 2 s | 12.5%, 0.0% |" in shown
+
+
+def test_a_checkpoint_on_vllms_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its three runs are asked for with vLLM's stages; one whose tokens are others ends the proof."""
+    asked: list[str] = []
+
+    def step(self: Proof, name: str, words: list[str], needed: bool) -> Step:
+        asked.append(" ".join(words))
+        tokens = "r0 8\nr1 9\n" if name == "run vllm vpp" else "r0 7\nr1 9\n"
+        profile = '{"makespan": 2.0, "ranks": [{"bubble_ratio": 0.5}, {"bubble_ratio": 0.0}]}'
+        return Step(name, "", 0, 1.0, profile if name.startswith("profile") else f"request token\n{tokens}")
+
+    monkeypatch.setattr(Proof, "_step", step)
+    model = tmp_path / "deepseek"
+    proof = Proof(Setup(tmp_path, "npu", 2, 8, 1536, 60.0, model, "bfloat16"))
+    sections = prove_stages(proof, model)
+    shown = next(sections)
+    assert shown.startswith("## deepseek on vLLM's stages")
+    assert "| vpp | 8 9 (**not equal**) | 2 s | 50.0%, 0.0% |" in shown
+    assert "| vpp-async | 7 9 (equal) | 2 s | 50.0%, 0.0% |" in shown
+    with pytest.raises(Failed, match="on vLLM's stages the tokens of vpp are not those of cpp"):
+        next(sections)
+    compiled, run, _ = asked[:3]
+    assert "compile --pp 2 --tp 8" in compiled and f"--model {model}" in compiled
+    assert "--nproc-per-node=16" in run and "--runner=vllm" in run and "--dtype=bfloat16" in run

@@ -70,4 +70,9 @@ def _placing(config: Any, sharded: bool) -> Iterator[tuple[bool, str, str]]:
         "with FlashComm a dense model hands on all rows of a small batch, and then takes a part of them",
         "VLLM_ASCEND_ENABLE_FLASHCOMM1=0",
     )
+    yield (
+        config.kv_transfer_config is not None,
+        "Mooncake's other side numbers the layers of a rank as one run, and a rank here has two",
+        "no KV transfer",
+    )
     yield model.enable_sleep_mode, "stages do not load into the pool that sleeps", "no --enable-sleep-mode"

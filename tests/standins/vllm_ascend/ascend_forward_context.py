@@ -17,7 +17,6 @@ _reserved_mc2_mask: torch.Tensor | None = None
 
 
 class MoECommType(Enum):
-    ALLGATHER = 0
     MC2 = 1
     ALLTOALL = 2
 
@@ -45,11 +44,9 @@ def get_mc2_mask() -> torch.Tensor | None:
 
 
 def select_moe_comm_method(num_tokens: int, vllm_config: Any, is_draft_model: bool = False) -> MoECommType | None:
-    """As on Atlas A3."""
+    """As on Atlas A3 with expert parallelism, which vLLM's build for CPUs has not."""
     if not vllm_config.model_config.is_moe:
         return None
-    if not vllm_config.parallel_config.enable_expert_parallel:
-        return MoECommType.ALLGATHER
     assert _mc2_tokens_capacity is not None
     return MoECommType.MC2 if num_tokens <= _mc2_tokens_capacity else MoECommType.ALLTOALL
 

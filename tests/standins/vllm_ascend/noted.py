@@ -1,4 +1,4 @@
-"""What happened, for tests: the forwards of each process, in order, in a file of the folder ``STANDIN_NOTES``."""
+"""What happened, for tests: each process's forwards, in order, in a file of the folder ``STANDIN_NOTES``, if any."""
 
 from __future__ import annotations
 
@@ -9,5 +9,7 @@ from typing import Any
 
 
 def note(**what: Any) -> None:
-    with (Path(os.environ["STANDIN_NOTES"]) / f"{os.getpid()}.jsonl").open("a") as file:
-        file.write(json.dumps(what) + "\n")
+    folder = os.environ.get("STANDIN_NOTES")
+    if folder is not None:
+        with (Path(folder) / f"{os.getpid()}.jsonl").open("a") as file:
+            file.write(json.dumps(what) + "\n")
