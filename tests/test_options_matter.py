@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import click
 import pytest
@@ -18,8 +18,9 @@ from click.testing import CliRunner
 
 from runtime.selftest.command import Options, read_base
 from tests.plans import DEEPSEEK
-from vppc.cli import vppc
+from vppc.cli import COMMANDS, vppc
 from vppc.errors import InputError
+from vppc.passes.strategies import LAYER_SPLITS
 
 COST = ("--cost", str(DEEPSEEK))
 QUEUE = ("--requests", "queue.json")
@@ -271,6 +272,18 @@ def test_an_option_changes_what_comes_out_or_is_refused(
         elif beside.status and not any(word in beside.err for word in (*said_of(names, given), *situation)):
             unnamed.append((given, beside.err))
     assert (silent, unnamed) == ([], [])
+
+
+def test_layers_are_split_in_the_same_ways_everywhere() -> None:
+    choices: dict[str, tuple[str, ...]] = {}
+    for name in COMMANDS:
+        command = vppc.get_command(click.Context(vppc), name)
+        assert command is not None
+        for each in command.params:
+            if "--layer-split" in each.opts:
+                choices[name] = tuple(cast("click.Choice[str]", each.type).choices)
+    assert choices.keys() == {"compile", "compare", "serve-sim"}
+    assert set(choices.values()) == {LAYER_SPLITS}
 
 
 def test_a_command_that_starts_ranks_refuses_before_it_does() -> None:

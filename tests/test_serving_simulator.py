@@ -68,6 +68,24 @@ class TestBesideTheCompiler:
         assert served.report(COST).makespan == pytest.approx(theirs.makespan, rel=1e-9)
         assert sorted(first_tokens(served).values()) == pytest.approx(sorted(t or 0.0 for t in theirs.ttft), rel=1e-9)
 
+    @pytest.mark.parametrize("pp", [2, 4])
+    def test_one_prompt_with_as_many_chunks_in_flight(self, pp: int) -> None:
+        """By default 3 pp for vpp-packed, here and there: with 2 pp - 1 it takes longer, in both."""
+        prompt = (Request("a", 512 * K),)
+        for limit in (None, 3 * pp, 2 * pp - 1):
+            options = Options(strategy="vpp-packed", pp=pp, chunk_size=8 * K, max_in_flight=limit)
+            planned = predict(compile_schedule(prompt, Model("m", COST.layer_count), COST, options), COST).makespan
+            served = run(prompt, strategy="vpp-packed", pp=pp, chunk_size=8 * K, max_in_flight=limit)
+            assert served.report(COST).makespan == pytest.approx(planned, rel=1e-12)
+
+    @pytest.mark.parametrize("strategy", ["cpp", "vpp-packed"])
+    def test_balanced_layers_are_those_of_the_compiler(self, strategy: str) -> None:
+        options = Options(strategy=strategy, pp=4, chunk_size=8 * K, split="balanced")
+        planned = compile_schedule(MIXED, Model("m", COST.layer_count), COST, options)
+        served = run(MIXED, strategy=strategy, pp=4, chunk_size=8 * K, split="balanced")
+        assert served.schedule.stages == planned.stages
+        assert served.schedule.stages != run(MIXED, strategy=strategy, pp=4, chunk_size=8 * K).schedule.stages
+
     @pytest.mark.parametrize("strategy", ["cpp", "vpp-packed"])
     def test_its_order_as_programs_takes_as_long(self, strategy: str) -> None:
         requests = [replace(request, arrival=0.7 * index) for index, request in enumerate(MIXED)]

@@ -72,7 +72,9 @@ UNEVEN = 0.02
     "--layer-ranges", metavar="JSON", help="Ranges of the stages: vpp_layer_ranges, or counts like 16,15,15,15."
 )
 @click.option("--layer-split", type=click.Choice(LAYER_SPLITS), help="Of uneven layers; balanced: by their costs.")
-@click.option("--max-in-flight", type=COUNT, help="Chunks entered and not finished [default: what the order needs].")
+@click.option(
+    "--max-in-flight", type=COUNT, help="Chunks entered and not finished [default: in a V 2 pp - 1, packed 3 pp]."
+)
 @click.option(
     "--max-resident-tokens", type=COUNT, help="Prompt tokens of requests entered and not finished (KV cache)."
 )

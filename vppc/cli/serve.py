@@ -54,7 +54,9 @@ RUNNERS = ("reference", "timed", "null", "vllm")
 @click.option("--chunk-size", type=COUNT, default=8192, show_default=True, help="Tokens a chunk.")
 @click.option("--whole-prompts", is_flag=True, help="A chunk holds several prompts only if they are whole.")
 @click.option("--decode-tokens", type=click.IntRange(0), default=0, show_default=True, help="Kept free in every chunk.")
-@click.option("--max-in-flight", type=COUNT, help="Chunks entered and not finished [default: what the order needs].")
+@click.option(
+    "--max-in-flight", type=COUNT, help="Chunks entered and not finished [default: pp, in a V 2 pp - 1, packed 3 pp]."
+)
 @click.option("--max-buffers", type=COUNT, help="Activation buffers a rank [default: what that many chunks need].")
 @click.option("--max-resident-tokens", type=COUNT, help="Prompt tokens of requests entered and not finished (KV).")
 @click.option("--max-queued", type=COUNT, default=1000, show_default=True, help="More that wait are refused.")

@@ -19,10 +19,9 @@ from vppc.costs.model import CostModel
 from vppc.errors import InputError
 from vppc.files import check_one_stdin, source_name, write_text
 from vppc.inputs.requests import read_requests
-from vppc.ir.partition import SPLITS
 from vppc.ir.placement import PLACEMENTS
 from vppc.models import load_model
-from vppc.passes.strategies import MEASURED_TIMES, STRATEGIES, Options
+from vppc.passes.strategies import LAYER_SPLITS, MEASURED_TIMES, STRATEGIES, Options
 from vppc.render.serving import serving_text
 from vppc.render.serving_plot import serving_plot
 from vppc.serving.contest import contest, trials
@@ -83,14 +82,16 @@ SECONDS = Number(min=0.0, max=1e9)
 @click.option("--patience", type=SECONDS, default=60.0, show_default=True, help="Starvation bound in seconds.")
 @click.option("--ttft-target", type=Number(1e-9, 1e9), help="Seconds to a first token in time, for the goodput.")
 @click.option("--whole-prompts", is_flag=True, help="A chunk holds several prompts only if they are whole.")
-@click.option("--max-in-flight", type=COUNT, help="Chunks entered and not finished [default: what the order needs].")
+@click.option(
+    "--max-in-flight", type=COUNT, help="Chunks entered and not finished [default: pp, in a V 2 pp - 1, packed 3 pp]."
+)
 @click.option("--max-resident-tokens", type=COUNT, help="Prompt tokens of requests entered and not finished.")
 @click.option("--page-size", type=COUNT, default=128, show_default=True, help="Dynamic chunks: KV page in tokens.")
 @click.option("--min-chunk", type=COUNT, default=4096, show_default=True, help="dcpp: smallest chunk.")
 @click.option("--smooth", type=Number(0.0, 1.0), help="Dynamic chunks: smoothing [default: 1.0; SGLang 0.75].")
 @click.option("--placement", type=click.Choice(PLACEMENTS[1:]), help="Stages of the vpp strategies [default: v].")
 @click.option("--vp", type=click.IntRange(2, 1024), help="With --placement: stages a rank [default: zigzag 4, loop 2].")
-@click.option("--layer-split", type=click.Choice(list(SPLITS)), help="Who gets the remainder of uneven layers.")
+@click.option("--layer-split", type=click.Choice(LAYER_SPLITS), help="Of uneven layers; balanced: by their costs.")
 @click.option("--jobs", type=click.IntRange(1, 1024), default=1, show_default=True, help="Processes.")
 @click.option("--theme", type=click.Choice(THEMES), default="auto", show_default=True, help="Colours of a picture.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")

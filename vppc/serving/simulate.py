@@ -14,8 +14,9 @@ from math import inf, nextafter
 from vppc.analysis.order_timeline import Timeline
 from vppc.costs.model import CostModel, OpCosts
 from vppc.ir.schedule import Chunk, Model, Order, Request, Schedule
+from vppc.passes.balanced_split import BalancedSplit
 from vppc.passes.list_schedule import Ran
-from vppc.passes.strategies import Options
+from vppc.passes.strategies import BALANCED, Options, layout_of
 from vppc.serving.batching import Limits
 from vppc.serving.chunk_rules import Learning, chunk_rule
 from vppc.serving.clock import Pipeline, header_of
@@ -60,7 +61,7 @@ def serve(workload: Workload, setting: Setting) -> ServedRun:
     """
     cost, options = setting.cost, setting.options
     rule = chunk_rule(options, cost)
-    header = header_of(options, Model(cost.name or "unnamed", cost.layer_count))
+    header = header_of(_balanced(options, cost, workload.requests), Model(cost.name or "unnamed", cost.layer_count))
     limits = Limits(
         chunk_size=options.chunk_size,
         max_in_flight=options.max_in_flight,
@@ -73,6 +74,15 @@ def serve(workload: Workload, setting: Setting) -> ServedRun:
     for _ in range(options.warmups if isinstance(rule, Learning) else 0):
         _driven(Pipeline(header, cost, limits, order, options.strategy, rule), workload)
     return _run(header, *_driven(Pipeline(header, cost, limits, order, options.strategy, rule), workload))
+
+
+def _balanced(options: Options, cost: CostModel, requests: tuple[Request, ...]) -> Options:
+    """The options, with the layers of the stages where these are to be balanced: for all requests that will come."""
+    if options.split != BALANCED:
+        return options
+    whole = Schedule(options.strategy, Model("", cost.layer_count), options.pp, 1, requests=requests)
+    ranges = BalancedSplit(cost, options.chunk_size)(whole, layout_of(options)[2])
+    return replace(options, split=None, ranges=ranges)
 
 
 def _driven(pipeline: Pipeline, workload: Workload) -> tuple[tuple[Request, ...], tuple[Chunk, ...], list[Ran]]:
