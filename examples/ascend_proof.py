@@ -40,8 +40,9 @@ CRITICAL = {"cpp": 1, "dcpp": 1, "vpp-async": 0}
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is proven, where, and the folder of all that comes out. ``tokens`` are those of the longest prompt,
-    ``model`` is a checkpoint to run on vLLM's stages, None for none, in ``dtype``."""
+    """What is proven, where, and the folder of all that comes out. ``tokens`` are those of the longest prompt of the
+    small model. ``model`` is a checkpoint to run on vLLM's stages, None for none, in ``dtype``, with prompts of
+    ``model_tokens`` at most."""
 
     folder: Path
     device: str
@@ -50,7 +51,13 @@ class Setup:
     tokens: int
     timeout: float
     model: Path | None
+    model_tokens: int
     dtype: str
+
+    @property
+    def small_tp(self) -> int:
+        """Processes a rank of the small model, which has few heads."""
+        return min(self.tp, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +99,18 @@ class Proof:
         """Run a command of vppc. Raises Failed when it does not end well, if that is ``needed``."""
         return self._step(name, ["-m", "vppc", *map(str, words)], needed)
 
-    def tokens(self, name: str, plan: Path, device: str, *options: str) -> list[str]:
+    def tokens(self, name: str, plan: Path, device: str, tp: int, *options: str) -> list[str]:
         """Run a plan, on the small model unless ``options`` say otherwise; each prompt's first token."""
         s = self.setup
-        words = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={s.pp * s.tp}", "-m", "runtime"]
-        words += [str(plan), f"--tp={s.tp}", f"--device={device}", f"--timeout={s.timeout:g}"]
+        words = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={s.pp * tp}", "-m", "runtime"]
+        words += [str(plan), f"--tp={tp}", f"--device={device}", f"--timeout={s.timeout:g}"]
         step = self._step(name, [*words, *options], needed=True)
         return [line.split()[1] for line in step.output.splitlines()[1:]]
 
-    def run(self, name: str, plan: Path, *options: str) -> Run:
+    def run(self, name: str, plan: Path, tp: int, *options: str) -> Run:
         """Run a plan on the device, with a journal."""
         journal = self.setup.folder / f"journal-{name.replace(' ', '-')}"
-        tokens = self.tokens(f"run {name}", plan, self.setup.device, f"--journal={journal}", *options)
+        tokens = self.tokens(f"run {name}", plan, self.setup.device, tp, f"--journal={journal}", *options)
         return Run(tokens, json.loads(self.vppc(f"profile {name}", "profile", journal, "--json").output))
 
     def priced(self, name: str, plan: Path, cost: Path) -> dict[str, Any]:
@@ -149,8 +156,8 @@ def prove(proof: Proof) -> Iterator[str]:
     for name, plan in plans.items():
         how = ["--strategy", name, "--chunk-size", s.tokens // 6, "--cost", guess]
         proof.vppc(f"compile {name}", "compile", "--pp", s.pp, *prompts, *how, "-o", plan)
-    expected = proof.tokens("tokens on the CPU", plans["cpp"], "cpu")
-    runs = {name: proof.run(name, plan) for name, plan in plans.items()}
+    expected = proof.tokens("tokens on the CPU", plans["cpp"], "cpu", s.small_tp)
+    runs = {name: proof.run(name, plan, s.small_tp) for name, plan in plans.items()}
     fitted, tuned = s.folder / "measured.json", s.folder / "tuned.json"
     journals = [s.folder / f"journal-{name}" for name in STRATEGIES]
     # a machine that does other things may have times that fit nothing: that is said, and nothing is tuned
@@ -159,7 +166,7 @@ def prove(proof: Proof) -> Iterator[str]:
     if not calibrated.status:
         limits = ["--placement", "v", "--vp", 2, "--effort", 0.5]
         proof.vppc("tune", "tune", "--pp", s.pp, *prompts, "--cost", fitted, *limits, "-o", tuned)
-        plans["tuned"], runs["tuned"] = tuned, proof.run("tuned", tuned)
+        plans["tuned"], runs["tuned"] = tuned, proof.run("tuned", tuned, s.small_tp)
         predicted = {name: proof.priced(name, plan, fitted)["makespan"] for name, plan in plans.items()}
     yield runs_section(expected, runs, predicted)
     yield paper_section(proof, links)
@@ -177,9 +184,10 @@ def prove_stages(proof: Proof, model: Path) -> Iterator[str]:
     runs = {}
     for name in STRATEGIES:
         plan = s.folder / f"vllm-{name}.json"
-        how = ["--tokens", s.tokens, "--tokens", s.tokens // 2, "--strategy", name, "--chunk-size", s.tokens // 6]
+        longest = s.model_tokens
+        how = ["--tokens", longest, "--tokens", longest // 2, "--strategy", name, "--chunk-size", longest // 6]
         proof.vppc(f"compile vllm {name}", "compile", "--pp", s.pp, "--tp", s.tp, "--model", model, *how, "-o", plan)
-        runs[name] = proof.run(f"vllm {name}", plan, *options)
+        runs[name] = proof.run(f"vllm {name}", plan, s.tp, *options)
     expected = runs["cpp"].tokens
     yield stages_section(model.name, runs)
     wrong = [name for name, run in runs.items() if run.tokens != expected]
@@ -291,9 +299,14 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("out/ascend"), show_default=True)
 @click.option("--device", type=click.Choice(("npu", "cuda", "cpu")), default="npu", show_default=True)
 @click.option("--pp", type=click.IntRange(2, 64), default=2, show_default=True, help="Pipeline ranks.")
-@click.option("--tp", type=click.IntRange(1, 2), default=1, show_default=True, help="Processes a rank.")
-@click.option("--tokens", type=click.IntRange(12), default=1536, show_default=True, help="Of the longer prompt run.")
+@click.option(
+    "--tp", type=click.IntRange(1), default=1, show_default=True, help="Processes a rank; 2 at most of the small model."
+)
+@click.option(
+    "--tokens", type=click.IntRange(12), default=1536, show_default=True, help="Of the small model's longer prompt."
+)
 @click.option("--model", type=click.Path(path_type=Path), help="A checkpoint folder to run on vLLM's stages, too.")
+@click.option("--model-tokens", type=click.IntRange(12), default=49152, show_default=True, help="Of its longer prompt.")
 @click.option("--dtype", default="bfloat16", show_default=True, help="Of that checkpoint.")
 @click.option("--timeout", type=click.FloatRange(0.5), default=60.0, show_default=True, help="Seconds to a fault.")
 def command(output: Path, **options: Any) -> None:

@@ -127,7 +127,7 @@ def test_a_checkpoint_on_vllms_stages(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Proof, "_step", step)
     model = tmp_path / "deepseek"
-    proof = Proof(Setup(tmp_path, "npu", 2, 8, 1536, 60.0, model, "bfloat16"))
+    proof = Proof(Setup(tmp_path, "npu", 2, 8, 1536, 60.0, model, 49152, "bfloat16"))
     sections = prove_stages(proof, model)
     shown = next(sections)
     assert shown.startswith("## deepseek on vLLM's stages")
@@ -136,5 +136,5 @@ def test_a_checkpoint_on_vllms_stages(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(Failed, match="on vLLM's stages the tokens of vpp are not those of cpp"):
         next(sections)
     compiled, run, _ = asked[:3]
-    assert "compile --pp 2 --tp 8" in compiled and f"--model {model}" in compiled
+    assert "compile --pp 2 --tp 8" in compiled and f"--model {model} --tokens 49152 --tokens 24576" in compiled
     assert "--nproc-per-node=16" in run and "--runner=vllm" in run and "--dtype=bfloat16" in run
