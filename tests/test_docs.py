@@ -11,9 +11,12 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from tests.browser import MISSING, browser
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(?<=```console\n)(.*?)(?=```)", re.DOTALL)
@@ -63,16 +66,47 @@ def test_every_page_is_in_the_table_of_contents() -> None:
     assert sorted(listed) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
 
 
-@pytest.mark.slow
-def test_the_site_builds_and_all_links_and_anchors_lead_somewhere(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the built site; building fails where a link or an anchor leads nowhere."""
     pytest.importorskip("mkdocs", reason="scripts/docs has an environment of its own")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     build = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     )
     assert build.returncode == 0, build.stderr
-    page = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
-    assert re.findall(r'<(?:link|script)[^>]*(?:href|src)="https?://', page) == []
+    return folder
+
+
+@pytest.mark.slow
+def test_no_page_of_the_site_asks_for_anything_from_elsewhere(site: Path) -> None:
+    for page in site.glob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        assert re.findall(r'<(?:link|script|img)[^>]*(?:href|src)="https?://', text) == [], page.name
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_pages_fit_a_phone_and_are_searched_from_a_folder(site: Path, tmp_path: Path) -> None:
+    with browser(tmp_path) as driver:
+        narrow = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", narrow)
+        for page in sorted(site.glob("*.html")):
+            if page.name != "404.html":  # its links begin at the root of a server
+                driver.get(page.as_uri())
+                assert driver.execute_script("return document.documentElement.scrollWidth") <= 400, page.name
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        driver.get((site / "index.html").as_uri())
+        query = driver.find_element("css selector", "input.md-search__input")
+        query.click()
+        query.send_keys("rendezvous")
+        for _ in range(100):
+            if "The idea" in (found := driver.find_element("css selector", ".md-search-result__list").text):
+                break
+            time.sleep(0.1)
+        assert "The idea" in found
+        assert [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
 @pytest.mark.parametrize(
