@@ -51,6 +51,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     ),
     "runtime/interpreter.py": ("interpreter",),
     "runtime/stream.py": (
+        "stream_parts",
         "serve_stream::test_a_rank_runs_all_releases_each_request_once_and_keeps_nothing",
         "serve_stream::test_where_a_rank_is_said_to_stand",
     ),
