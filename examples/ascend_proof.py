@@ -40,15 +40,19 @@ CRITICAL = {"cpp": 1, "dcpp": 1, "vpp-async": 0}
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is proven, where, and the folder of all that comes out. ``tokens`` are those of the longest prompt of the
-    small model. ``model`` is a checkpoint to run on vLLM's stages, None for none, in ``dtype``, with prompts of
-    ``model_tokens`` at most."""
+    """What is proven, where, and the folder of all that comes out.
+
+    ``tokens`` are those of the longest prompt of the small model, ``max_bytes`` those of the largest transfer measured,
+    None for the self-test's own. ``model`` is a checkpoint to run on vLLM's stages, None for none, in ``dtype``, with
+    prompts of ``model_tokens`` at most.
+    """
 
     folder: Path
     device: str
     pp: int
     tp: int
     tokens: int
+    max_bytes: int | None
     timeout: float
     model: Path | None
     model_tokens: int
@@ -147,7 +151,8 @@ def prove(proof: Proof) -> Iterator[str]:
     links = s.folder / "links.json"
     doctor = ["doctor", "--pp", s.pp * s.tp, "--device", s.device, "--timeout", s.timeout, "--json"]
     priced_with = ["--cost", COST, "--bytes-per-token", BYTES_PER_TOKEN, "-o", links]
-    yield links_section(json.loads(proof.vppc("doctor", *doctor, *priced_with).output))
+    largest = [] if s.max_bytes is None else ["--max-bytes", s.max_bytes]
+    yield links_section(json.loads(proof.vppc("doctor", *doctor, *priced_with, *largest).output))
 
     guess = s.folder / "guess.json"
     guess.write_text(json.dumps(SMALL), encoding="utf-8")
@@ -304,6 +309,9 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 )
 @click.option(
     "--tokens", type=click.IntRange(12), default=1536, show_default=True, help="Of the small model's longer prompt."
+)
+@click.option(
+    "--max-bytes", type=click.IntRange(4096), help="Of the largest transfer measured. [default: 64 MiB; CPU 8 MiB]"
 )
 @click.option("--model", type=click.Path(path_type=Path), help="A checkpoint folder to run on vLLM's stages, too.")
 @click.option("--model-tokens", type=click.IntRange(12), default=49152, show_default=True, help="Of its longer prompt.")

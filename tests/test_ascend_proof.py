@@ -46,7 +46,7 @@ def statuses(report: str) -> dict[str, int]:
 def test_it_goes_through(device: str, environment: dict[str, str], named: str, tmp_path: Path) -> None:
     """On CPUs, and on NPUs that are pretended."""
     folder = tmp_path / "proof"
-    ended = prove(folder, "--device", device, "--tokens", "240", **environment)
+    ended = prove(folder, "--device", device, "--tokens", "240", "--max-bytes", "65536", **environment)
     assert ended.returncode == 0, ended.stderr
     report = (folder / "report.md").read_text(encoding="utf-8")
     assert re.search(rf"^\* 2 x .*{named}", report, re.MULTILINE)
@@ -127,7 +127,7 @@ def test_a_checkpoint_on_vllms_stages(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Proof, "_step", step)
     model = tmp_path / "deepseek"
-    proof = Proof(Setup(tmp_path, "npu", 2, 8, 1536, 60.0, model, 49152, "bfloat16"))
+    proof = Proof(Setup(tmp_path, "npu", 2, 8, 1536, None, 60.0, model, 49152, "bfloat16"))
     sections = prove_stages(proof, model)
     shown = next(sections)
     assert shown.startswith("## deepseek on vLLM's stages")

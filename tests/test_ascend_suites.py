@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from examples.ascend.results import compared, durations, paper_gains
 from examples.ascend.suites import Writer, single_words, write_suite
 from vppc.errors import InputError
 from vppc.serving.workloads import SUITES, mixed_lengths, suite
@@ -84,3 +85,37 @@ def test_all_suites_of_the_paper_are_there() -> None:
     lengths = {name: suite(name).requests[0].prompt_tokens // 1024 for name in SUITES if name != "mixed"}
     short, long = [4, 8, 16], [64, 128, 256, 512, 1024]
     assert list(lengths.values()) == short + long
+
+
+def measured(folder: Path, suite: str, milliseconds: float, failed: int = 0, run: str = "20261130_101010") -> None:
+    """What AISBench writes of a run."""
+    written = folder / "results" / suite / run / "performances" / suite / f"{suite}.json"
+    written.parent.mkdir(parents=True)
+    said = {"Benchmark Duration": {"total": f"{milliseconds} ms"}, "Failed Requests": {"total": failed}}
+    written.write_text(json.dumps(said))
+
+
+def test_results_beside_the_paper(tmp_path: Path) -> None:
+    """The last run of each suite counts; the paper's gains are where it gives them."""
+    measured(tmp_path / "vpp", "mixed", 1e6, run="20261129_101010")
+    for name, seconds in (("vpp", 100.0), ("cpp", 112.5), ("dcpp", 105.0)):
+        measured(tmp_path / name, "mixed", seconds * 1e3)
+    measured(tmp_path / "vpp", "long-1m", 8e3)
+    measured(tmp_path / "cpp", "long-1m", 9e3)
+    shown = compared({name: durations(tmp_path / name) for name in ("vpp", "cpp", "dcpp")}).splitlines()
+    assert " ".join(shown[0].split()) == "suite vpp cpp vpp over cpp paper dcpp vpp over dcpp paper"
+    assert shown[2].split() == ["long-1m", "8.0", "s", "9.0", "s", "+12.5%"]
+    assert shown[3].split() == ["mixed", "100.0", "s", "112.5", "s", "+12.5%", "+13.8%", "105.0", "s", "+5.0%", "+6.7%"]
+    assert paper_gains()["long-512k", "dcpp"] == 0.131
+
+
+def test_results_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no results of AISBench"):
+        durations(tmp_path)
+    measured(tmp_path / "failed", "mixed", 1.0, failed=3)
+    with pytest.raises(InputError, match="3 requests failed"):
+        durations(tmp_path / "failed")
+    (tmp_path / "results" / "mixed" / "run" / "performances" / "m").mkdir(parents=True)
+    (tmp_path / "results" / "mixed" / "run" / "performances" / "m" / "m.json").write_text("{}")
+    with pytest.raises(InputError, match="is no result of AISBench's"):
+        durations(tmp_path)

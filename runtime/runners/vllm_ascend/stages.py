@@ -53,6 +53,7 @@ def start(config: VllmConfig, ranks: Ranks) -> torch.device:
     with set_current_vllm_config(config):
         worker = NPUWorker(config, int(os.environ.get("LOCAL_RANK", "0")), ranks.process, "env://")
         worker.init_device()
+        worker.model_runner = None  # stages have their own
     device: torch.device = worker.device
     return device
 
