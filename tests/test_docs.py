@@ -87,6 +87,14 @@ def test_no_page_of_the_site_asks_for_anything_from_elsewhere(site: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["schedule", "segment", "cost"])
+def test_the_site_has_the_schemas_and_links_to_them(site: Path, name: str) -> None:
+    published = (site / "schemas" / f"{name}.json").read_text(encoding="utf-8")
+    assert published == output(f"vppc schema {name}")
+    assert f'href="schemas/{name}.json"' in (site / "formats.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_pages_fit_a_phone_and_are_searched_from_a_folder(site: Path, tmp_path: Path) -> None:
     with browser(tmp_path) as driver:
