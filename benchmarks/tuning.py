@@ -1,13 +1,15 @@
 """How good tuned schedules are, and how long tuning takes, beside the strategies at their best fixed chunk.
 
     python -m benchmarks.tuning [--pp 2 4 8 16] [--tokens 65536 ...] [--placement v] [--machine all]
-    python -m benchmarks.tuning --queue [--pp 2]
+    python -m benchmarks.tuning --queue [--pp 2 4 8]
+    python -m benchmarks.tuning --short [--pp 2 4] [--machine all]
 
 Prints, for one prompt and chunks of 32K at most, the efficiency (ideal / makespan) of CPP, DCPP and VPP, of the tuned
 V and of the best of every placement, with the bound of any chunking on the stages found, and CPU seconds. ``annealed``
 is what a minute of simulated annealing of sizes and layers reached on a V. ``--machine`` prices other machines: with
 communication inside layers, launches, slow links or interference. ``--queue`` tunes eight queued prompts of mixed
-lengths on a V: the target is a makespan within 2% of the bound for its own chunks and layers.
+lengths on a V: the target is a makespan within 2% of the bound for its own chunks and layers. ``--short`` tunes short
+prompts, beside one rank alone and one stage a rank: when not to use more.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from vppc.tuning.tune import Task, Tuned, tune
 
 COSTS = Path(__file__).resolve().parents[1] / "examples" / "costs"
 LENGTHS = (65536, 131072, 262144, 524288, 1048576)
+SHORT = (512, 1024, 2048, 4096, 8192)
 SIZES = (2048, 4096, 6144, 8192, 12288, 16384, 24576, 32768)
 QUEUE = (7, 122710, 905, 42870, 13604, 90112, 1763, 30001)
 ANNEALED = {
@@ -45,19 +48,23 @@ ANNEALED_FREE = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pp", type=int, nargs="+", default=[2, 4, 8, 16])
-    parser.add_argument("--tokens", type=int, nargs="+", default=LENGTHS)
+    parser.add_argument("--pp", type=int, nargs="+", help="[default: 2 4 8 16; 2 4 8 of a queue, 2 4 of short prompts]")
+    parser.add_argument("--tokens", type=int, nargs="+", help="[default: 65536 to 1048576; 512 to 8192 of short ones]")
     parser.add_argument("--placement", choices=("v", "all"), default="all")
     parser.add_argument("--machine", choices=tuple(MACHINES), default="compute")
     parser.add_argument("--queue", action="store_true")
+    parser.add_argument("--short", action="store_true")
     arguments = parser.parse_args()
     cost = MACHINES[arguments.machine]()
     if arguments.queue:
-        print(queued(cost, arguments.pp))
+        print(queued(cost, arguments.pp or (2, 4, 8)))
         return
-    for pp in arguments.pp:
+    if arguments.short:
+        print(short(cost, arguments.pp or (2, 4), arguments.tokens or SHORT))
+        return
+    for pp in arguments.pp or (2, 4, 8, 16):
         print(f"\n{cost.name}, machine {arguments.machine}, {pp} ranks", flush=True)
-        print(efficiencies(cost, pp, arguments.tokens, arguments.placement), flush=True)
+        print(efficiencies(cost, pp, arguments.tokens or LENGTHS, arguments.placement), flush=True)
 
 
 def efficiencies(cost: CostModel, pp: int, lengths: Iterable[int], placement: str) -> str:
@@ -95,6 +102,20 @@ def queued(cost: CostModel, ranks: Iterable[int]) -> str:
         row = [str(pp), f"{fixed:.2f} s", f"{makespan:.2f} s", f"{fixed / makespan - 1:+.1%}"]
         rows.append([*row, percent(found.report.gap), str(len(found.schedule.chunks)), f"{seconds:.1f} s"])
     return table(["ranks", "vpp-packed", "tuned V", "over it", "above bound", "chunks", "CPU"], rows)
+
+
+def short(cost: CostModel, ranks: Iterable[int], lengths: Iterable[int]) -> str:
+    """The table of short prompts: one rank alone, one stage a rank, and the best of all placements."""
+    rows = []
+    for pp in ranks:
+        for tokens in lengths:
+            found = {each.placement: each.report.makespan for each in tuned(cost, pp, tokens, None)}
+            best = min(found, key=found.__getitem__)
+            alone = tuned(cost, 1, tokens, None)[0].report.makespan
+            row = [str(pp), str(tokens), f"{alone:.3f} s", f"{found['straight']:.3f} s", f"{found[best]:.3f} s", best]
+            rows.append([*row, f"{alone / found[best] - 1:+.1%}", f"{found['straight'] / found[best] - 1:+.1%}"])
+    headers = ["ranks", "tokens", "one rank", "straight", "best", "placement", "over one rank", "over straight"]
+    return table(headers, rows)
 
 
 def reference(cost: CostModel, annealed: Mapping[int, tuple[float, ...]], pp: int, tokens: int) -> str:

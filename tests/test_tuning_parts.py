@@ -1,6 +1,6 @@
 """The parts of the tuner: prices and slopes, orders, rounding, bounds, the solver, worlds."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 from random import Random
 
 import pytest
@@ -252,8 +252,27 @@ def test_the_bound_of_all_chunkings_by_hand() -> None:
     workload = Workload.of([Request("r", 8)], Limits(4, 1, 1))
     assert best_possible(Prices.of(cost), workload, (0, 1), ((0, 1), (1, 2))) == 1 + 0.5 + 8
     fixed = CostModel((LayerCost(2, fixed=3.0, per_token=1.0),))
-    # two chunks: each rank 14, the other end 4 more, and the longest chunk has 4 tokens: 3 + 4, twice, and 4
-    assert best_possible(Prices.of(fixed), workload, (0, 1), ((0, 1), (1, 2))) == 18
+    # two chunks of 4: 7 + 7 on the first rank, and the last one 7 more on the second; a third would cost 3 more
+    assert best_possible(Prices.of(fixed), workload, (0, 1), ((0, 1), (1, 2))) == pytest.approx(21, rel=1e-3)
+
+
+@pytest.mark.parametrize("fixed", [0.0, 1.0, 3.0])
+def test_the_bound_of_all_chunkings_is_near_the_best_of_them(fixed: float) -> None:
+    """Two ranks of a layer, 8 tokens in chunks of 4 at most: all 108 ways to cut them, run one after another."""
+    cost = CostModel((LayerCost(2, fixed=fixed, per_token=1.0),))
+    workload = Workload.of([Request("r", 8)], Limits(4, 1, 1))
+    bound = best_possible(Prices.of(cost), workload, (0, 1), ((0, 1), (1, 2)))
+    makespans = []
+    for many in range(2, 9):
+        for sizes in product(range(1, 5), repeat=many):
+            if sum(sizes) == 8:
+                first = second = 0.0
+                for size in sizes:
+                    first += size + fixed
+                    second = max(first, second) + size + fixed
+                makespans.append(second)
+    assert len(makespans) == 108
+    assert 0.97 * min(makespans) < bound <= min(makespans)
 
 
 def test_the_solver_proves_an_order_and_finds_a_better_one() -> None:

@@ -16,65 +16,87 @@ hence least at one of the two ends of its range. Rank r is busy for its work in 
 
     makespan >= least way before + work of r + least way after.                                       (1)
 
-**Few chunks or many.** With N chunks of one prompt, N >= K, (1) holds with N for K. And the longest of them has at
-least ceil(tokens / N) = n tokens. Say it starts at x. Before it enters, stage 0 has run all tokens before x; then it
-goes through all stages; and then the last stage has all tokens behind x + n to run, which it does after the chunk. So
+**Few chunks or many.** With N chunks of one prompt, N >= K, (1) holds with N for K. Each of them, [x, y) and the k-th
+last, has to be small enough for the rest to fit beside it. Let s <= t be stages. Before the chunk leaves stage s, its
+rank has run all chunks up to it on its stages up to s. Then the chunk goes through the stages between; and then the
+rank of t has all chunks from it on to run on its stages from t on. With what comes before the one rank's first
+operation and after the other's last, as in (1),
 
-    makespan >= G_0(x) - G_0(start) + sum over s of (fixed + G_s(x + n) - G_s(x) + per_prefix_token x)
-                + transfers + G_last(end) - G_last(x + n)                                              (2)
+    makespan >= least way before + sum over q <= s on the rank of s of (N - k + 1 chunks, all tokens before y)
+                + sum over s < q < t of this chunk + sum over q >= t on the rank of t of (k chunks, all from x on)
+                + transfers + least way after                                                           (2)
 
-for some x; a longer longest chunk only adds. Every term but the last grows with x and the last one shrinks, so over
-an interval of x the right side is no less than with its lower end in the former and its upper end in the latter; the
-least over a partition of all x is a bound. The makespan is at least the larger of (1) and (2) for its own N, hence at
-least the least of these over all N; (1) grows with N, so N need not go further than where (1) alone is above that.
+less the operation itself where s = t, which is in both sums. For a makespan T, (2) grows with y and falls with x, so
+that the last chunk starts at some x or later, the one before it at another, and so on: going back from the end with the
+longest chunks that (2) allows for all s and t, no cutting starts earlier, chunk by chunk. Where that takes n > N chunks
+to the start of the prompt, T is not to be had with N chunks, nor with any number below n, since (2) also grows with N.
+With n <= N, (1) is looked at once more, with these starts as the prefixes. T is bounded by bisection.
 
 For several prompts (1) with the fewest chunks is used. No order, and no number of buffers, enters any of this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from functools import cached_property
+from itertools import accumulate, combinations_with_replacement, pairwise
 
 from vppc.ir.partition import Ranges
 from vppc.tuning.prices import Prices
 from vppc.tuning.workload import Limits, Workload
 
-_PARTITION = 64
+_HALVINGS = 14
+"""Steps of bisection, of a makespan and of a chunk's start."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Stage:
-    """The layers of a stage by kind, with what a FORWARD takes beside."""
+class _Work:
+    """Layers of some stages by kind, and what a FORWARD of each of these stages takes beside, in sum."""
 
     mix: tuple[float, ...]
     fixed: float
 
+    def __add__(self, other: _Work) -> _Work:
+        return _Work(tuple(a + b for a, b in zip(self.mix, other.mix, strict=True)), self.fixed + other.fixed)
+
+    def __neg__(self) -> _Work:
+        return _Work(tuple(-a for a in self.mix), -self.fixed)
+
+    def of(self, rows: Sequence[float]) -> float:
+        """The seconds, from those of one layer of each kind, without what is fixed."""
+        return sum([many * row for many, row in zip(self.mix, rows, strict=True)])
+
     def upto(self, prices: Prices, x: float) -> float:
-        return sum(many * kind.upto(x) for many, kind in zip(self.mix, prices.kinds, strict=True))
+        return self.of([kind.upto(x) for kind in prices.kinds])
 
     def prefix(self, prices: Prices) -> float:
-        return sum(many * kind.per_prefix_token for many, kind in zip(self.mix, prices.kinds, strict=True))
+        return self.of([kind.per_prefix_token for kind in prices.kinds])
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """Two stages s <= t in (2): ``seconds`` before, after and between, and the work of the three sums."""
+
+    seconds: float
+    head: _Work
+    between: _Work
+    tail: _Work
 
 
 def best_possible(prices: Prices, workload: Workload, ranks: Sequence[int], ranges: Ranges) -> float:
     """Seconds that no chunking of the workload takes less than, in any order, from the earliest arrival on."""
     problem = _Problem(prices, workload, ranks, ranges)
-    spans = problem.spans
-    fewest = -(-sum(end - start for start, end in spans) // workload.limits.most)
-    if len(spans) > 1:
-        return problem.ranks_bound(fewest)
-    best = float("inf")
-    [(start, end)] = spans
-    chunks = fewest
-    while chunks <= end - start:
-        on_ranks = problem.ranks_bound(chunks)
-        if on_ranks >= best:
-            break
-        best = min(best, max(on_ranks, problem.path_bound(chunks)))
-        chunks += 1
-    return best
+    low = problem.ranks_bound(problem.fewest)
+    if len(problem.spans) > 1 or problem.allows(low):
+        return low
+    high = 2.0 * low
+    while not problem.allows(high):
+        low, high = high, 2.0 * high
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if problem.allows(middle) else (middle, high)
+    return low
 
 
 class _Problem:
@@ -84,51 +106,142 @@ class _Problem:
         self.spans = [span for run in workload.runs for span in run.spans]
         mixes = prices.mixes([last - first for first, last in ranges])
         self.stages = [
-            _Stage(
+            _Work(
                 tuple(mix),
                 prices.cost.launch + sum(m * kind.fixed for m, kind in zip(mix, prices.kinds, strict=True)),
             )
             for mix in mixes
         ]
-        self.hops = [0.0] + [float(a != b) for a, b in pairwise(ranks)]
+        self.hops = list(accumulate((float(a != b) for a, b in pairwise(ranks)), initial=0.0))
+        self.hop = prices.cost.transfer_seconds(min(map(self._least, self.spans)))
+        self.fewest = sum(-(-(end - start) // self.limits.most) for start, end in self.spans)
 
     def ranks_bound(self, chunks: int) -> float:
         """(1), the largest over all ranks."""
-        stages = range(len(self.stages))
-        first = [min(self._first(stage, span) for span in self.spans) for stage in stages]
-        last = [min(self._last(stage, span) for span in self.spans) for stage in stages]
-        hop = self.prices.cost.transfer_seconds(min(self._least(span) for span in self.spans))
-        before = list(accumulate((first[s] for s in stages), initial=0.0))
-        after = list(accumulate((last[s] for s in reversed(stages)), initial=0.0))[::-1]
-        hops = list(accumulate(self.hops))
+        prefixes = sum(
+            max(start, end - (part + 1) * self.limits.most)
+            for start, end in self.spans
+            for part in range(-(-(end - start) // self.limits.most))
+        )
+        return self._ranks_bound(chunks, prefixes)
+
+    def _ranks_bound(self, chunks: int, prefixes: float) -> float:
+        """(1), of so many chunks whose prefixes add up to so many tokens."""
         bound = 0.0
-        for rank in set(self.ranks):
-            mine = [stage for stage in stages if self.ranks[stage] == rank]
-            way = before[mine[0]] + after[mine[-1] + 1] + hop * (hops[mine[0]] + hops[-1] - hops[mine[-1]])
-            bound = max(bound, way + sum(self._work(stage, chunks) for stage in mine))
+        for rank, stages in self._rank_stages.items():
+            work = self._sum(stages)
+            tokens = sum(work.upto(self.prices, end) - work.upto(self.prices, start) for start, end in self.spans)
+            alone = work.fixed * chunks + tokens + work.prefix(self.prices) * prefixes
+            bound = max(bound, self._before[rank] + alone + self._after[rank])
         return bound
 
-    def path_bound(self, chunks: int) -> float:
-        """(2), the least over where the longest of so many chunks starts."""
-        prices, stages = self.prices, self.stages
+    def allows(self, makespan: float) -> bool:
+        """Whether (1) and (2) leave a number of chunks with which one prompt could take so long."""
+        chunks = self.fewest
+        while True:
+            starts = self._earliest(makespan, chunks)
+            if starts is None:
+                return False
+            if len(starts) <= chunks:
+                return self._ranks_bound(chunks, sum(starts)) <= makespan
+            chunks = len(starts)
+
+    def _earliest(self, makespan: float, chunks: int) -> list[float] | None:
+        """From the last on, where each of so many chunks starts at the earliest; None where one cannot be so small.
+
+        More than so many where they do not reach the start of the prompt.
+        """
+        kinds, most = self.prices.kinds, self.limits.most
         [(start, end)] = self.spans
-        longest = -(-(end - start) // chunks)
-        hops = sum(self.hops) * prices.cost.transfer_seconds(longest)
-        fixed = sum(stage.fixed for stage in stages) + hops
-        first, last = stages[0], stages[-1]
-        room = end - start - longest
-        bound = float("inf")
-        for part in range(_PARTITION):
-            low = start + room * part / _PARTITION
-            high = start + room * (part + 1) / _PARTITION
-            through = sum(
-                stage.upto(prices, low + longest) - stage.upto(prices, low) + stage.prefix(prices) * low
-                for stage in stages
+        least = self._least((start, end))
+        # what grows faster with the prefix than with tokens is left out, so that (2) falls with x
+        per_prefix = [kind.per_prefix_token if kind.slope(start) >= kind.per_prefix_token else 0.0 for kind in kinds]
+        whole = [kind.upto(end) for kind in kinds]
+        origin = [kind.upto(start) for kind in kinds]
+        starts: list[float] = []
+        behind = float(end)
+        while behind > start:
+            number = len(starts) + 1
+            upto = [kind.upto(behind) for kind in kinds]
+            ahead = max(1, chunks - number + 1)
+            prefixes = sum(max(start, behind - (part + 1) * most) for part in range(ahead))
+            heads = [u - o + kind.per_prefix_token * prefixes for u, o, kind in zip(upto, origin, kinds, strict=True)]
+            tails = [w + p * sum(starts) for w, p in zip(whole, per_prefix, strict=True)]
+            rows = [
+                (
+                    way.seconds
+                    + way.head.fixed * ahead
+                    + way.head.of(heads)
+                    + way.between.fixed
+                    + way.between.of(upto)
+                    + way.tail.fixed * number
+                    + way.tail.of(tails)
+                    - makespan,
+                    way.between + way.tail,
+                )
+                for way in self._ways
+            ]
+
+            def fits(x: float, rows: list[tuple[float, _Work]] = rows) -> bool:
+                falls = [kind.upto(x) - p * x for kind, p in zip(kinds, per_prefix, strict=True)]
+                return all(over <= work.of(falls) for over, work in rows)
+
+            low, high = max(float(start), behind - most), max(float(start), behind - least)
+            if not fits(high):
+                return None
+            if not fits(low):
+                for _ in range(_HALVINGS):
+                    middle = (low + high) / 2
+                    low, high = (low, middle) if fits(middle) else (middle, high)
+            starts.append(low)
+            behind = low
+        return starts
+
+    @cached_property
+    def _ways(self) -> list[_Way]:
+        """All pairs of first and last stages of ranks: those between them ask for no more."""
+        ends = sorted({stage for stages in self._rank_stages.values() for stage in (stages[0], stages[-1])})
+        ways = []
+        for s, t in combinations_with_replacement(ends, 2):
+            first, last = self._rank_stages[self.ranks[s]], self._rank_stages[self.ranks[t]]
+            ways.append(
+                _Way(
+                    self._before[self.ranks[s]] + self._after[self.ranks[t]] + self.hop * (self.hops[t] - self.hops[s]),
+                    self._sum([stage for stage in first if stage <= s]),
+                    self._sum(range(s + 1, t)) if s < t else -self.stages[s],
+                    self._sum([stage for stage in last if stage >= t]),
+                )
             )
-            before = first.upto(prices, low) - first.upto(prices, start)
-            after = last.upto(prices, end) - last.upto(prices, high + longest)
-            bound = min(bound, before + fixed + through + after)
-        return bound
+        return ways
+
+    @cached_property
+    def _rank_stages(self) -> dict[int, list[int]]:
+        stages: dict[int, list[int]] = {}
+        for stage, rank in enumerate(self.ranks):
+            stages.setdefault(rank, []).append(stage)
+        return stages
+
+    @cached_property
+    def _before(self) -> dict[int, float]:
+        """The least way to every rank's first stage."""
+        first = [min(self._first(stage, span) for span in self.spans) for stage in range(len(self.stages))]
+        return {
+            rank: sum(first[: stages[0]]) + self.hop * self.hops[stages[0]]
+            for rank, stages in self._rank_stages.items()
+        }
+
+    @cached_property
+    def _after(self) -> dict[int, float]:
+        """The least way from every rank's last stage."""
+        last = [min(self._last(stage, span) for span in self.spans) for stage in range(len(self.stages))]
+        return {
+            rank: sum(last[stages[-1] + 1 :]) + self.hop * (self.hops[-1] - self.hops[stages[-1]])
+            for rank, stages in self._rank_stages.items()
+        }
+
+    def _sum(self, stages: Iterable[int]) -> _Work:
+        nothing = _Work((0.0,) * len(self.prices.kinds), 0.0)
+        return sum((self.stages[stage] for stage in stages), start=nothing)
 
     def _least(self, span: tuple[int, int]) -> int:
         """The fewest tokens of a part of this prompt."""
@@ -145,12 +258,3 @@ class _Problem:
     def _part(self, stage: int, start: int, end: int) -> float:
         one = self.stages[stage]
         return one.fixed + one.upto(self.prices, end) - one.upto(self.prices, start) + one.prefix(self.prices) * start
-
-    def _work(self, stage: int, chunks: int) -> float:
-        one, most = self.stages[stage], self.limits.most
-        total = one.fixed * chunks
-        for start, end in self.spans:
-            parts = -(-(end - start) // most)
-            prefixes = sum(max(start, end - (part + 1) * most) for part in range(parts))
-            total += one.upto(self.prices, end) - one.upto(self.prices, start) + one.prefix(self.prices) * prefixes
-        return total
