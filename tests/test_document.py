@@ -311,9 +311,15 @@ def test_ordinary_lists_are_lifted_and_lists_with_unknown_keys_are_not() -> None
     assert compact("[[[0, 0, 3]], []]}", '[[[0, 0, 3]], []], "why": 0}') == [True, False, True, True]
     for wrong in ("-1", "true", "2147483648", "1.0", "null"):
         assert compact('"start": 0', f'"start": {wrong}') == [False, True, True, True]
-        assert compact('"of": 1', f'"of": {wrong}') == [True, True, False, True]
+        assert compact('"of": 1', f'"of": {wrong}') == [True, True, False, False]  # nor any behind it
     with pytest.raises(InputError, match="appears twice"):
         compact('"start": 0', '"start": 1, "st\\u0061rt": 0')
+
+
+@pytest.mark.parametrize("begin", ['"chunks": [', '"instructions": [', '"certificate": {"order": ['])
+def test_many_beginnings_of_a_list_are_not_each_read_to_the_end(begin: str) -> None:
+    """That would take minutes."""
+    assert "nested too deeply" in error_of(("{" + begin) * 200_000 + "]]}]")
 
 
 def test_reading_takes_no_more_memory_than_the_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,14 +54,20 @@ def _lifted(data: bytes, parse: Parse) -> tuple[bytes, list[Any]]:
     """The text with a NaN in the place of every value that could be lifted, and these values."""
     kept: list[bytes] = []
     lifted: list[Any] = []
+    left: set[bytes] = set()  # of which one could not be: else a file of beginnings would be read for each to its end
     start = at = 0
     while found := _LONG.search(data, at):
         at = found.end()
-        with suppress(*_BROKEN):
+        if found[1] in left:
+            continue
+        try:
             value, end = _READS[found[1]](data, at, parse)
-            lifted.append(value)
-            kept += data[start:at], b"NaN"
-            start = at = end
+        except _BROKEN:
+            left.add(found[1])
+            continue
+        lifted.append(value)
+        kept += data[start:at], b"NaN"
+        start = at = end
     return b"".join((*kept, data[start:])), lifted
 
 
