@@ -238,14 +238,14 @@ BIG = (
 def test_what_does_not_fit_the_memory_is_no_contestant(capsys: pytest.CaptureFixture[str]) -> None:
     """Cut experts copy every token for each expert, so it is large chunks that do not fit."""
     sizes = ("--chunk-size", "8192", "--chunk-size", "24576")
-    status, out, err = run(capsys, *BIG, "--tokens", "512K", *sizes)
+    status, out, err = run(capsys, *BIG, "--tokens", "384K", *sizes)
     lines = out.splitlines()
     assert status == 0
-    assert err.startswith("note: a prompt has 524,288 tokens")
+    assert err.startswith("note: a prompt has 393,216 tokens")
     assert [line.count("no room") for line in lines[4:6]] == [1, 1]
     unfit = [line for line in lines if line.startswith("no room")]
     assert [line.split(":")[1] for line in unfit] == [
-        f" {name}, 524,288, in chunks of 24,576 by {excess} GiB"
+        f" {name}, 393,216, in chunks of 24,576 by {excess} GiB"
         for name, excess in (("cpp", over("cpp")), ("vpp-async", over("vpp-async")))
     ]
     assert lines[-1] == "  hint: vppc compile with the same model, device and chunk size names what would fit"
@@ -253,7 +253,7 @@ def test_what_does_not_fit_the_memory_is_no_contestant(capsys: pytest.CaptureFix
 
 def over(strategy: str) -> str:
     """By how much the plan is too large, as the refusal of compile says."""
-    given = ["--pp", "2", "--tokens", "512K", "--chunk-size", "24576", *BIG[:6], "--strategy", strategy]
+    given = ["--pp", "2", "--tokens", "384K", "--chunk-size", "24576", *BIG[:6], "--strategy", strategy]
     refused = CliRunner().invoke(vppc, ["compile", *given]).exception
     found = re.search(r": ([0-9.]+) GiB too much", str(refused))
     assert found is not None
@@ -263,7 +263,7 @@ def over(strategy: str) -> str:
 def test_where_nothing_fits_the_message_says_by_how_much(capsys: pytest.CaptureFixture[str]) -> None:
     status, _, err = run(capsys, *BIG[:4], "--strategy", "cpp", "--tokens", "64K", "--chunk-size", "8192")
     assert status == 2
-    assert re.match(r"vppc: all cases are refused, the first because: rank \d needs .* GiB a device and has 64", err)
+    assert re.match(r"vppc: all cases are refused, the first because: rank \d needs .* GiB a device and has 60", err)
 
 
 def test_a_queue_from_a_file_and_packing_by_default(

@@ -139,7 +139,7 @@ def command(
     A 128K prompt with measured costs:
       vppc compile --pp 2 --tokens 131072 --cost cost.json -o plan.json
     A model priced by roofline, refused when it does not fit the device's memory:
-      vppc compile --pp 2 --model deepseek-v3.1 --tp 8 --ep 8 --weight-dtype w8a8 --tokens 524288 -o plan.json
+      vppc compile --pp 2 --model deepseek-v3.1 --tp 8 --ep 8 --weight-dtype w8a8 --tokens 262144 -o plan.json
     """
     if sum([chunks is not None, bool(tokens), requests is not None]) != 1:
         raise InputError(

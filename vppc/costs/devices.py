@@ -42,9 +42,10 @@ class Device:
     """One device. Rates are a second: ``flops`` by the dtype that is multiplied, ``bandwidth`` of its memory,
     ``link`` to its neighbours in the node and ``network`` to other nodes (one direction), in bytes.
 
-    ``memory`` is in bytes, and so are what a ``communicator``, a point-to-point ``channel`` and the runtime itself
-    (``reserve``) take of it. ``transfer_latency``, ``collective_latency`` and ``launch`` (of a forward, by the
-    host) are seconds. Sparse attention kernels work on at least ``sparse_heads`` heads, used or not.
+    ``memory``, what processes can have of it, is in bytes, and so are what a ``communicator``, a point-to-point
+    ``channel`` and the runtime itself (``reserve``) take. ``transfer_latency``, ``collective_latency`` and ``launch``
+    (of a forward, by the host) are seconds. Sparse attention kernels work on at least ``sparse_heads`` heads, used or
+    not.
     """
 
     name: str
@@ -75,12 +76,18 @@ MULTIPLIED = {"fp32": "fp32", "bf16": "bf16", "fp8": "fp8", "w8a8": "int8"}
 """The dtype in which a matrix is multiplied, by its weight dtype."""
 
 
+_ASCEND_MEMORY = (65_536 - 3_416) * MIB
+"""What is left on a die that no process uses: npu-smi lists 2,882 to 3,416 of 65,536 MiB as used on idle dies of nodes
+with 910C and 910B (vllm-project/vllm-ascend, issues 1903, 2035, 2082, 2534, 4989 and 6245), and torch_npu says that a
+process has 60.96 to 61.27 GiB (issue 1127 there; sgl-project/sglang, issue 29838)."""
+
+
 def _ascend(name: str, bf16: float, network: float) -> Device:
     return Device(
         name=name,
         flops=MappingProxyType({"bf16": bf16, "int8": 2 * bf16}),
         bandwidth=1.6 * TERA,
-        memory=65_536 * MIB,
+        memory=_ASCEND_MEMORY,
         link=196 * GB,
         network=network,
         transfer_latency=500e-6,
