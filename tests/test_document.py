@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -572,6 +573,36 @@ def test_any_change_of_bytes_gives_a_schedule_or_a_message(data: st.DataObject) 
     except VppcError:
         return
     assert parse_schedule(written(schedule)) == schedule
+
+
+CERTIFIED = written(
+    replace(SMALL, certificate=Certificate(array("i", (0, 7, 1, 6)), (array("i", (0, 0, 3)), array("i"))))
+)
+
+
+BEGINNINGS = ('"chunks": [', '"instructions": [', '"certificate": {"order": [[', "NaN", "]}]", "-1")
+
+
+@given(st.data())
+@settings(max_examples=250)
+def test_a_damaged_text_is_read_alike_with_its_lists_lifted_and_without(data: st.DataObject) -> None:
+    text = CERTIFIED
+    for _ in range(data.draw(st.integers(1, 2))):
+        at = data.draw(st.integers(0, len(text) - 1))
+        cut = data.draw(st.integers(0, 3))
+        new = data.draw(st.sampled_from(BEGINNINGS) | st.text('{}[]",:-0123456789.eE ntrufalsNIy\\', max_size=3))
+        text = text[:at] + new + text[at + cut :]
+
+    def read() -> Schedule | str:
+        try:
+            return parse_schedule(text, "s.json")
+        except VppcError as error:
+            return str(error)
+
+    lifted = read()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lifting, "_LONG", re.compile(rb"(?!)"))
+        assert read() == lifted
 
 
 @given(st.integers(0, 12), st.sampled_from(["op", "chunk", "stage", "peer", "channel", "buffer", "in", "out", "of"]),
