@@ -76,10 +76,12 @@ class FoldExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM is not ther
     def _get_output_rank(self) -> int:
         return 0
 
-    def collective_rpc(self, method: Any, timeout: float | None = None, args: Any = (), **options: Any) -> Any:
+    def collective_rpc(
+        self, method: Any, timeout: float | None = None, args: Any = (), *more: Any, **options: Any
+    ) -> Any:
         if method in OURS:
             method, args, self._segment = OURS[method], (*args, self._segment), None
-        return super().collective_rpc(method, timeout, args, **options)
+        return super().collective_rpc(method, timeout, args, *more, **options)
 
     def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
         """The way in of a batch. One without tokens is no chunk, and asked for only where a KV connector has to say."""
