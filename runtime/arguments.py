@@ -98,6 +98,11 @@ def parse(arguments: list[str]) -> Arguments:
         given["schedule"] = ""
     elif given["schedule"] is None:
         parser.error("the following arguments are required: SCHEDULE")
+    if given["runner"] in ("timed", "null"):
+        for option in ("model", "prompts", "dtype", "seed", "check_finite"):
+            if given[option] != parser.get_default(option):
+                name = option.replace("_", "-")
+                parser.error(f"--{name} says nothing beside --runner {given['runner']}, which computes nothing")
     return Arguments(**{**given, "cancel": tuple(given["cancel"])})
 
 

@@ -16,6 +16,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from runtime.arguments import parse
 from runtime.selftest.command import Options, read_base
 from tests.plans import DEEPSEEK
 from vppc.cli import COMMANDS, vppc
@@ -309,3 +310,17 @@ def test_the_self_test_writes_costs_only_when_it_is_told_where(option: dict[str,
     assert read_base(nothing) is None
     with pytest.raises(InputError, match="says nothing without -o"):
         read_base(replace(nothing, **option))
+
+
+@pytest.mark.parametrize("runner", ["timed", "null"])
+@pytest.mark.parametrize(
+    "option", [("--model", "m"), ("--prompts", "p"), ("--dtype", "bfloat16"), ("--seed", "3"), ("--check-finite",)]
+)
+def test_a_runner_that_computes_nothing_takes_no_model(
+    runner: str, option: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(["plan.json", "--runner", runner, *option])
+    assert ended.value.code == 2
+    assert f"{option[0]} says nothing beside --runner {runner}" in capsys.readouterr().err
+    assert parse(["plan.json", *option]).runner == "reference"
