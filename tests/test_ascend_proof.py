@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -18,20 +17,9 @@ pytest.importorskip("torch", reason="the runtime needs torch")
 ROOT = Path(__file__).parents[1]
 
 
-# what finds the stand-in for torch_npu, with the CPU's tensors
-PRETENDED = {
-    "PYTHONPATH": str(ROOT / "tests" / "standins"),
-    "STANDIN_NPUS": "2",
-    "STANDIN_TENSORS": "cpu",
-    "ASCEND_HOME_PATH": "/usr/local/Ascend",
-    "ASCEND_OPP_PATH": "/usr/local/Ascend/opp",
-}
-
-
-def prove(folder: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def prove(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "examples.ascend_proof", "-o", str(folder), *options]
-    given = {**os.environ, **environment}
-    return subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, timeout=400, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
 
 
 def statuses(report: str) -> dict[str, int]:
@@ -42,15 +30,11 @@ def statuses(report: str) -> dict[str, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("device", "environment", "named"), [("cpu", {}, "CPU"), ("npu", PRETENDED, "Ascend910")])
-def test_it_goes_through(device: str, environment: dict[str, str], named: str, tmp_path: Path) -> None:
-    """On CPUs, and on NPUs that are pretended."""
+def test_on_cpus_it_goes_through(tmp_path: Path) -> None:
     folder = tmp_path / "proof"
-    ended = prove(folder, "--device", device, "--tokens", "240", "--max-bytes", "65536", **environment)
+    ended = prove(folder, "--device", "cpu", "--tokens", "240", "--max-bytes", "65536")
     assert ended.returncode == 0, ended.stderr
     report = (folder / "report.md").read_text(encoding="utf-8")
-    assert re.search(rf"^\* 2 x .*{named}", report, re.MULTILINE)
-    assert "**problem**" not in report
     ran = statuses(report)
     assert ran.pop("calibrate") in (0, 1)  # a busy machine's times may fit nothing, which is said
     assert set(ran.values()) == {0}
