@@ -313,6 +313,15 @@ def test_ordinary_lists_are_lifted_and_lists_with_unknown_keys_are_not() -> None
     for wrong in ("-1", "true", "2147483648", "1.0", "null"):
         assert compact('"start": 0', f'"start": {wrong}') == [False, True, True, True]
         assert compact('"of": 1', f'"of": {wrong}') == [True, True, False, False]  # nor any behind it
+    behind = json.loads(text.replace('"of": 2', '"of": 2, "y": 0'))
+    behind["certificate"] = behind.pop("certificate")
+    text = json.dumps(behind)
+    assert compact() == [True, True, False, False]
+    text = json.dumps(behind | {"programs": behind["programs"][1:]}, separators=(",", ":"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lifting, "_PIECE", 1)
+        assert compact() == [True] * 3
+    text = written(SMALL)
     with pytest.raises(InputError, match="appears twice"):
         compact('"start": 0', '"start": 1, "st\\u0061rt": 0')
 

@@ -166,6 +166,7 @@ def test_weights_kv_and_buffers_fit_the_limit_exactly() -> None:
     # two buffers of 2 tokens: 2 x 8 x 2 bytes, and 2 x 8 x 4 over 2 devices
     carried = {"payload": PAYLOAD, "buffer_tokens": 2, "tp": 2}
     assert buffer_bytes(limited(0, **carried)) == 64
+    assert buffer_bytes(limited(0, payload=PAYLOAD, buffer_tokens=2)) == 96
     assert check(limited(1400 + 2 * 64, **carried)) == ()
     (finding,) = check(limited(1400 + 2 * 64 - 1, **carried))
     assert (
