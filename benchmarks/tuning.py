@@ -1,8 +1,8 @@
 """How good tuned schedules are, and how long tuning takes, beside the strategies at their best fixed chunk.
 
-    python -m benchmarks.tuning [--pp 2 4 8 16] [--tokens 65536 ...] [--placement v] [--machine all]
+    python -m benchmarks.tuning [--pp 2 4 8 16] [--tokens 65536 ...] [--placement v] [--machine interference]
     python -m benchmarks.tuning --queue [--pp 2 4 8]
-    python -m benchmarks.tuning --short [--pp 2 4] [--machine all]
+    python -m benchmarks.tuning --short [--pp 2 4] [--machine interference]
 
 Prints, for one prompt and chunks of 32K at most, the efficiency (ideal / makespan) of CPP, DCPP and VPP, of the tuned
 V and of the best of every placement, with the bound of any chunking on the stages found, and CPU seconds. ``annealed``
@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, nargs="+", help="[default: 65536 to 1048576; 512 to 8192 of short ones]")
     parser.add_argument("--placement", choices=("v", "all"), default="all")
     parser.add_argument("--machine", choices=tuple(MACHINES), default="compute")
+    parser.add_argument("--effort", type=float, default=1.0, help="of the search over all placements")
     parser.add_argument("--queue", action="store_true")
     parser.add_argument("--short", action="store_true")
     arguments = parser.parse_args()
@@ -64,10 +65,10 @@ def main() -> None:
         return
     for pp in arguments.pp or (2, 4, 8, 16):
         print(f"\n{cost.name}, machine {arguments.machine}, {pp} ranks", flush=True)
-        print(efficiencies(cost, pp, arguments.tokens or LENGTHS, arguments.placement), flush=True)
+        print(efficiencies(cost, pp, arguments.tokens or LENGTHS, arguments.placement, arguments.effort), flush=True)
 
 
-def efficiencies(cost: CostModel, pp: int, lengths: Iterable[int], placement: str) -> str:
+def efficiencies(cost: CostModel, pp: int, lengths: Iterable[int], placement: str, effort: float) -> str:
     """The table of one machine and number of ranks."""
     rows = []
     for tokens in lengths:
@@ -75,15 +76,15 @@ def efficiencies(cost: CostModel, pp: int, lengths: Iterable[int], placement: st
         v, v_seconds = measured(partial(tuned, cost, pp, tokens, "v"))
         row = [f"{tokens // 1024}K", *(f"{efficiency(outcome):.3f}" for outcome in fixed.values())]
         row += [reference(cost, ANNEALED, pp, tokens), f"{v[0].report.efficiency:.4f}", f"{v_seconds:.1f} s"]
-        row += [f"{fixed['vpp-async'].makespan / v[0].report.makespan - 1:+.1%}"]
+        row += [f"{fixed['vpp-async'].makespan / v[0].report.makespan - 1:+.1%}", percent(v[0].gap)]
         if placement == "all":
-            every, seconds = measured(partial(tuned, cost, pp, tokens, None))
+            every, seconds = measured(partial(tuned, cost, pp, tokens, None, effort))
             row += [reference(cost, ANNEALED_FREE, pp, tokens), f"{every[0].report.efficiency:.4f}"]
             row += [f"{fixed['vpp-async'].makespan / every[0].report.makespan - 1:+.1%}"]
             row += [", ".join(f"{each.placement} {each.vp} {each.report.efficiency:.3f}" for each in every)]
             row += [percent(every[0].gap), f"{seconds:.1f} s"]
         rows.append(row)
-    headers = ["prompt", "cpp", "dcpp", "vpp", "annealed", "tuned V", "CPU", "over vpp"]
+    headers = ["prompt", "cpp", "dcpp", "vpp", "annealed", "tuned V", "CPU", "over vpp", "below bound"]
     if placement == "all":
         headers += ["annealed", "tuned", "over vpp", "best of each placement", "below bound", "CPU"]
     return table(headers, rows)
@@ -137,10 +138,10 @@ def efficiency(outcome: Outcome) -> float:
     return outcome.report.efficiency if outcome.report is not None else 0.0
 
 
-def tuned(cost: CostModel, pp: int, tokens: int, placement: str | None) -> tuple[Tuned, ...]:
+def tuned(cost: CostModel, pp: int, tokens: int, placement: str | None, effort: float = 1.0) -> tuple[Tuned, ...]:
     """One prompt, tuned."""
-    model = Model(cost.name, cost.layer_count)
-    return tune(Task(requests=(Request("r0", tokens),), cost=cost, model=model, pp=pp, placement=placement))
+    model, prompts = Model(cost.name, cost.layer_count), (Request("r0", tokens),)
+    return tune(Task(requests=prompts, cost=cost, model=model, pp=pp, placement=placement, effort=effort))
 
 
 def measured(work: Callable[[], tuple[Tuned, ...]]) -> tuple[tuple[Tuned, ...], float]:
