@@ -192,9 +192,11 @@ def test_attached_to_where_the_ranks_say_that_they_are(tmp_path: Path) -> None:
         (["--attach", "127.0.0.1:1", "--timeout", "2"], "no launcher of ranks at 127.0.0.1:1: "),
         (["no/such/file"], "no/such/file: cannot be read: No such file or directory"),
         (["--decode-tokens", "8192"], "8192 tokens for decoding leave nothing of a chunk of 8192\n"),
+        (["--max-buffers", "1"], "--max-buffers: 1 is too few\n"),
+        (["--strategy", "cpp", "--placement", "v"], "--placement: strategy cpp is for the straight placement, not v\n"),
         (["-o", "no/such/file"], f"no/such/file: cannot be written: {Path.cwd()}/no/such is not a folder"),
     ],
-    ids=["address", "nobody there", "input", "limits", "output"],
+    ids=["address", "nobody there", "input", "limits", "buffers", "placement", "output"],
 )
 def test_bad_usage(options: list[str], message: str, tmp_path: Path) -> None:
     requests = [] if options == ["no/such/file"] else [os.devnull]

@@ -127,8 +127,18 @@ def passes(options: Options, cost: CostModel) -> tuple[Pass, ...]:
 
 
 def layout_of(options: Options) -> tuple[str, int, tuple[int, ...]]:
-    """The placement, the stages a rank, and the rank of every stage that a strategy will use."""
-    placement = options.placement or ("v" if options.strategy.startswith("vpp") else "straight")
+    """The placement, the stages a rank, and the rank of every stage that a strategy will use.
+
+    Raises InputError for a placement that it cannot use.
+    """
+    folds = options.strategy.startswith("vpp")
+    placement = options.placement or ("v" if folds else "straight")
+    if not folds and placement != "straight":
+        raise InputError(
+            f"strategy {options.strategy} is for the straight placement, not {placement}",
+            place="--placement",
+            remedy="use vpp, vpp-async or vpp-packed with more than one stage a rank",
+        )
     vp = options.vp if options.vp is not None else DEFAULT_VP.get(placement, 1)
     return placement, vp, stage_ranks(placement, options.pp, vp)
 
@@ -174,12 +184,6 @@ def _ordering(options: Options, cost: CostModel, ranks: tuple[int, ...]) -> tupl
 
 
 def _check(options: Options, placement: str) -> None:
-    if not options.strategy.startswith("vpp") and placement != "straight":
-        raise InputError(
-            f"strategy {options.strategy} is for the straight placement, not {placement}",
-            place="--placement",
-            remedy="use vpp, vpp-async or vpp-packed with more than one stage a rank",
-        )
     limits = (("--max-in-flight", options.max_in_flight), ("--max-resident-tokens", options.max_resident_tokens))
     for option, limit in limits:
         if limit is not None and placement == "straight" and options.pp > 1:

@@ -37,7 +37,8 @@ class Limits:
                             ("decode_tokens", 0), ("max_queued", 1)):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < least:
-                raise InputError(f"{name} is {value}", remedy=f"give at least {least}")
+                place = f"--{name.replace('_', '-')}"
+                raise InputError(f"{value} is too few", place=place, remedy=f"give at least {least}")
         if self.decode_tokens >= self.chunk_size:
             raise InputError(
                 f"{self.decode_tokens} tokens for decoding leave nothing of a chunk of {self.chunk_size}",
