@@ -84,6 +84,7 @@ class TestOnStandIns:
             for each in forwards:
                 assert each["layer"] == starts[each["stage"]]
                 assert each["positions_right"]
+                assert each["staged"]  # the host waits until the device has read the batch before
                 assert (each["masked"], each["capacity"]) == (each["tokens"], SEATS)
                 assert each["comm"] == ("MC2" if each["tokens"] <= SEATS else "ALLTOALL")
         assert {each["comm"] for forwards in found.notes for each in forwards} == {"MC2", "ALLTOALL"}

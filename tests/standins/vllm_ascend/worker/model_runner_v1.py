@@ -123,5 +123,6 @@ class NPUModelRunner(CPUModelRunner):
             comm=None if comm is None else comm.name,
             capacity=get_mc2_tokens_capacity(),
             masked=None if mask is None else int(context.mc2_mask.sum()),
+            staged=self.prepare_inputs_event is not None,
             positions_right=bool(torch.equal(get_cos_and_sin_slice(len(positions)), positions)),
         )
