@@ -137,6 +137,7 @@ def test_cancelled_before_it_is_in_a_chunk() -> None:
     assert released == [2]
     assert [request.id for request in growing.requests] == ["a"]
     assert 0 not in growing.requests and 1 in growing.requests and 2 not in growing.requests
+    assert growing._ended == set()
 
 
 def test_who_has_gone_is_no_longer_noted_as_cancelled() -> None:
