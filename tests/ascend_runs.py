@@ -58,7 +58,8 @@ class Job(NamedTuple):
 
 class Found(NamedTuple):
     """Of each loop the tokens by request; of the server what it made of each prompt, and what vLLM-Ascend noted of its
-    forwards in each process; of each section the batches; of each refusal the message."""
+    forwards in each process; of each section the batches; of each refusal the message, and last what our own loop says
+    on CPUs."""
 
     loops: list[dict[int, list[int]]]
     served: list[Made]
@@ -110,7 +111,8 @@ def main(folder: Path) -> None:
     loops = [run_loop(folder, job.model, *each) for each in job.loops]
     made = forked(folder, generate, job.model, job.prompts, engine_options(served), folder / "made")
     batches = [run_batches(job.model, job.scheduled, section) for section in job.sections]
-    torch.save((loops, made, batches, [refusal(job.model, each) for each in job.refused]), folder / "found")
+    refused = [*(refusal(job.model, each) for each in job.refused), on_cpus(folder, job.model, job.loops[0])]
+    torch.save((loops, made, batches, refused), folder / "found")
 
 
 @contextmanager
@@ -150,6 +152,17 @@ def loop(case: Sequence[Any], results: Path, options: Sequence[str]) -> None:
         torch_npu.npu.machine.lazy = True
         with Kernels(torch_npu.npu.machine):
             run_cases([Case(*case)], results, options, on_vllm)
+
+
+def on_cpus(folder: Path, model: str, loop: Sequence[Any]) -> str:
+    """What the first process says of a run that asks for CPUs."""
+    from worlds import World
+
+    from runtime.__main__ import main as runtime_main
+
+    (schedule, *_), pp, _ = loop
+    given = ([schedule, "--runner", "vllm", "--device", "cpu", "--timeout", "60", "--model", model],)
+    return World(folder, pp, runtime_main, lambda process: given, context=FORK).ended().err[0]
 
 
 def engine_options(served: Served) -> dict[str, Any]:

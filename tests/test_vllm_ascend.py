@@ -109,8 +109,10 @@ class TestOnStandIns:
         chunks = [{0: 48}, {0: 32}, {0: 20}, {1: 30, 2: 18}, {2: 30}, {2: 2, 3: 30}, {3: 64}, {3: 36}]
         assert planned == chunks
 
-    def test_dynamic_chunks_are_refused_at_the_start(self, ran: tuple[Found, list[Made]]) -> None:
-        (message,) = ran[0].refused
+    def test_what_is_refused_at_the_start(self, ran: tuple[Found, list[Made]]) -> None:
+        """Dynamic chunks by the server; CPUs by our own loop, where vLLM-Ascend has taken vLLM over."""
+        message, on_cpus = ran[0].refused
+        assert "vppc-run: --device: vLLM here is built for npu, not cpu\n  hint: --device npu" in on_cpus
         assert message.startswith(
             "--additional-config: cannot run in stages on vLLM-Ascend: dynamic chunks replace planned ones"
         )

@@ -170,6 +170,11 @@ def vllm_runner(
     """
     if arguments.model is None:
         raise InputError("needs a checkpoint", file="--runner vllm", remedy="--model DIR")
+    asked = place.device.type if arguments.device == "auto" else arguments.device
+    if asked != build().name:
+        raise InputError(
+            f"vLLM here is built for {build().name}, not {asked}", file="--device", remedy=f"--device {build().name}"
+        )
     room = room_of(plan, place.rank) if isinstance(plan, Schedule) else room_to_grow(plan, place.rank)
     ranks = Ranks(plan.pp, place.tensor.size, place.rank * place.tensor.size + place.tensor.rank)
     config = engine_config(arguments.model, arguments.dtype, plan.model.layers, room, ranks.tp)
@@ -180,8 +185,6 @@ def vllm_runner(
             remedy="VLLM_ASCEND_ENABLE_FLASHCOMM1=0; vLLM's own server takes it",
         )
     device = build().start(config, ranks)
-    if device.type != place.device.type:
-        raise InputError(f"vLLM's build here is for {build().name}", file="--device", remedy=f"--device {build().name}")
     given = read_prompts(arguments.prompts) if arguments.prompts is not None else None
     vocabulary = config.model_config.get_vocab_size()
     prompts = Prompts(plan.requests, vocabulary, given=given, seed=arguments.seed, file=arguments.prompts or "")
