@@ -247,7 +247,11 @@ class TestUsage:
             (["-o", "x"], None, "-o: needs the model's cost file, and the bytes of a token on a channel"),
             (["-o", "x", "--cost", "FILE"], "{}", "-o: needs the model's cost file"),
             (["-o", "x", "--cost", "FILE", "--bytes-per-token", "2"], "{}", "FILE: format: is not a cost file"),
-            (["-o", "x", "--cost", "FILE", "--bytes-per-token", "2"], "[1", "FILE: line 1, column 3: the JSON text ends too early"),
+            (
+                ["-o", "x", "--cost", "FILE", "--bytes-per-token", "2"],
+                "[1",
+                "FILE: line 1, column 3: the JSON text ends too early",
+            ),
             (["-o", "x", "--cost", "FILE", "--bytes-per-token", "2"], None, "FILE: cannot be read"),
         ],
     )
