@@ -207,6 +207,8 @@ const box = plot.frame.bbox, place = plot.el.getBoundingClientRect(), range = pl
 return {left: place.left + box.left, top: place.top + box.top, width: box.width, height: box.height,
         start: range.start, end: range.end,
         transfers: plot.model.renderers.find(each => each.glyph.type == "Segment").glyph.line_alpha.value,
+        edges: plot.model.renderers.find(each => each.glyph.type == "Quad" && "full" in each.data_source.data)
+                   .glyph.line_alpha.value,
         labels: plot.model.renderers.filter(each => each.glyph.type == "Text")
                     .flatMap(each => [...each.data_source.data.text])}
 """
@@ -329,6 +331,7 @@ def test_five_thousand_operations_zoom(chromium: Any, tmp_path: Path) -> None:
     assert (plot["start"], plot["end"]) == (0, pytest.approx(price(schedule).makespan))
     assert plot["labels"] == []
     assert until(lambda: chromium.execute_script(PLOT)["transfers"]) < PLAIN / 4  # else they would be all that is seen
+    until(lambda: chromium.execute_script(PLOT)["edges"] == 0)  # nor these
     middle = int(plot["left"] + plot["width"] / 2), int(plot["top"] + plot["height"] / 2)
     for _ in range(3):
         ActionChains(chromium).scroll_from_origin(ScrollOrigin.from_viewport(*middle), 0, -600).perform()
@@ -336,6 +339,7 @@ def test_five_thousand_operations_zoom(chromium: Any, tmp_path: Path) -> None:
     zoomed = chromium.execute_script(PLOT)
     assert 0 < zoomed["end"] - zoomed["start"] < plot["end"] / 10
     assert zoomed["transfers"] > 2 * plot["transfers"]
+    assert zoomed["edges"] == 1
     assert (zoomed["start"] + zoomed["end"]) / 2 == pytest.approx(plot["end"] / 2, rel=0.01)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from vppc.render.palette import DARK, LIGHT
 from vppc.render.svg import element, title
 
 
@@ -28,7 +29,10 @@ def picture(name: str, body: Iterable[str], width: int, height: float, sheet: st
 def html_page(drawn: str, name: str, theme: str) -> str:
     """A picture in an HTML page that needs nothing else."""
     scheme = "light dark" if theme == "auto" else theme
-    style = f":root{{color-scheme:{scheme}}}body{{margin:0}}svg{{display:block;margin:auto;max-width:none}}"
+    paper = f"background:{(DARK if theme == 'dark' else LIGHT).paper}"
+    style = f":root{{color-scheme:{scheme}}}body{{margin:0;{paper}}}svg{{display:block;margin:auto;max-width:none}}"
+    if theme == "auto":
+        style += f"@media screen and (prefers-color-scheme:dark){{body{{background:{DARK.paper}}}}}"
     head = f'<meta charset="utf-8">\n{title(name)}\n{element("style", style)}'
     return f'<!DOCTYPE html>\n<html lang="en">\n<head>\n{head}\n</head>\n<body>\n{drawn}</body>\n</html>\n'
 

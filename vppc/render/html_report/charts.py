@@ -48,6 +48,8 @@ MOST_HATCHED = 500
 """So many bubbles are hatched: patterns take a browser longer than all the rest."""
 LANE = 0.36
 """Half the height of a block or a bubble, in lanes."""
+EDGELESS = 5
+"""Blocks that are narrower, in pixels, have no edges."""
 FAINT, PLAIN = 0.04, 0.5
 """How opaque the lines of transfers are: where they would be all that is seen, and where there is room for them."""
 
@@ -56,8 +58,10 @@ clearTimeout(labels.tags[0])
 labels.tags[0] = setTimeout(() => {
   const d = blocks.data, scale = plot.inner_width / (range.end - range.start)
   const shown = {middle: [], rank: [], ink: [], text: []}
+  let inside = 0
   for (let i = 0; i < d.full.length; i++) {
     const left = Math.max(d.left[i], range.start), right = Math.min(d.right[i], range.end)
+    if (left < right) inside++
     const room = (right - left) * scale
     const text = room > 7 * d.full[i].length ? d.full[i] : room > 7 * d.short[i].length ? d.short[i] : null
     if (text === null) continue
@@ -67,6 +71,7 @@ labels.tags[0] = setTimeout(() => {
     shown.text.push(text)
   }
   labels.data = shown
+  edged.glyph.line_alpha = {value: plot.inner_width * ranks / (inside || 1) < edgeless ? 0 : 1}
 
   const {left, right} = moved.data_source.data
   const crossing = left.filter((start, i) => start <= range.end && right[i] >= range.start).length
@@ -75,7 +80,7 @@ labels.tags[0] = setTimeout(() => {
 }, 100)
 """
 """Shows the labels of the blocks in view that have room for them, and lines of transfers as plainly as they have room,
-once the view rests."""
+once the view rests. Edges of blocks that are thin would be all that is seen of them: these have none."""
 
 
 class Bars(NamedTuple):
@@ -176,8 +181,8 @@ def _timeline(run: Run, activity: Activity, bubbles: Sequence[Sequence[Bubble]],
         text_baseline="middle",
         text_font_size="11px",
     )
-    seen = {"labels": labels, "blocks": blocks, "moved": moved, "plot": plot, "range": shown}
-    fit = CustomJS(args={**seen, "ranks": ranks, "faint": FAINT, "plain": PLAIN}, code=_FIT)
+    seen = {"labels": labels, "blocks": blocks, "edged": drawn, "moved": moved, "plot": plot, "range": shown}
+    fit = CustomJS(args={**seen, "ranks": ranks, "faint": FAINT, "plain": PLAIN, "edgeless": EDGELESS}, code=_FIT)
     shown.js_on_change("start", fit)
     shown.js_on_change("end", fit)
     plot.js_on_change("inner_width", fit)

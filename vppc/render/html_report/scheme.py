@@ -16,8 +16,8 @@ SECTION = "#161b22"
 
 LINES = ("#0072b2", "#d55e00", LIGHT.ink, "#009e73")
 """Lines of charts, on light: more would not remain apart to every eye."""
-CAUSES = ("#aab3bc", "#56b4e9", "#e69f00", "#9a5f08", "#7458c0", "#009e73")
-"""The causes of bubbles, on light and on dark."""
+CAUSES = ("#aab3bc", "#56b4e9", "#f2b134", "#c0398f", "#7458c0", "#2f9e44")
+"""The causes of bubbles, on light and on dark; none is a shade of a request that could be taken for it."""
 WORK = {
     "compute": HUES[0].dark,
     "collective": "#7fb3dc",
