@@ -145,3 +145,19 @@ def write_checkpoint(
     index = {"metadata": {}, "weight_map": files}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     return folder
+
+
+def write_tokenizer(folder: Path, size: int) -> None:
+    """Add a tokenizer of ``size`` tokens, of which the first 256 are the bytes and the last one ends a text."""
+    kept = [*range(33, 127), *range(161, 173), *range(174, 256)]  # the other bytes have no character of their own
+    others = [byte for byte in range(256) if byte not in kept]
+    characters = {byte: chr(byte) for byte in kept} | {byte: chr(256 + at) for at, byte in enumerate(others)}
+    vocabulary = {characters.get(token, f"<{token}>"): token for token in range(size)}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    end = {"id": size - 1, "content": f"<{size - 1}>", "special": True, **flags}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    model = {"type": "BPE", "vocab": vocabulary, "merges": []}
+    made = {"version": "1.0", "added_tokens": [end], "pre_tokenizer": level, "decoder": level, "model": model}
+    (folder / "tokenizer.json").write_text(json.dumps(made))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end["content"]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))

@@ -39,7 +39,7 @@ class Blocks(NamedTuple):
 @dataclass
 class Batch(KVConnectorMetadata):
     """What is to be saved of a batch's tokens, and loaded before; of what is loaded ``later``, nothing is run yet.
-    Requests in ``sent`` have ended, and their blocks are held until each rank says that it has sent them."""
+    Requests in ``sent`` are whole, and their blocks are held until each rank says that it has sent them."""
 
     number: int
     saved: list[Blocks] = field(default_factory=list)
@@ -63,7 +63,7 @@ class FolderConnector(KVConnectorBase_V1):
             self._to_load: dict[str, Blocks] = {}
             self._later: set[str] = set()
             self._sent: set[str] = set()
-            self._to_send: dict[str, tuple[str, bool]] = {}  # of each: its key, and whether it is whole
+            self._to_send: dict[str, str] = {}  # of each its key
             return
         self.calls: list[Call] = []
         self._rank = get_pp_group().rank_in_group
@@ -122,15 +122,15 @@ class FolderConnector(KVConnectorBase_V1):
             return False, None
         key, _ = self._prompts.pop(request.request_id)
         del self._at[request.request_id]
-        self._to_send[request.request_id] = key, request.num_output_tokens > 0
+        if not request.num_output_tokens:  # it was aborted
+            return False, None
+        self._to_send[request.request_id] = key
         self._sent.add(request.request_id)
         return True, None
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         for request in connector_output.finished_sending or ():
-            key, whole = self._to_send.pop(request)
-            if whole:
-                (self._folder / f"{key}.whole").touch()
+            (self._folder / f"{self._to_send.pop(request)}.whole").touch()
 
     def scheduler_held(self) -> list[Any]:
         return [
@@ -194,6 +194,8 @@ class FolderConnector(KVConnectorBase_V1):
         batch = self._get_connector_metadata()
         assert isinstance(batch, Batch) and batch.sent <= finished_req_ids
         self._waits |= dict.fromkeys(batch.sent, (True, self._rank + 1))
+        for request in finished_req_ids - batch.sent:
+            self._saved.pop(request, None)
         self._waits = {request: (sent, lives - 1) for request, (sent, lives) in self._waits.items()}
         done = [(request, sent) for request, (sent, lives) in self._waits.items() if not lives]
         for request, _ in done:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +14,9 @@ from typing import Any
 
 import pytest
 import torch
+from checkpoints import write_tokenizer
 from test_runtime_tokens import written
-from test_vllm_runner import LAYERS, MODELS, needs_vllm, write_checkpoint
+from test_vllm_runner import LAYERS, MODELS, VOCABULARY, needs_vllm, write_checkpoint
 from vllm_runs import batches, engines
 
 from runtime.vllm_plugin import register
@@ -459,13 +461,15 @@ def test_batches_of_the_scheduler(tmp_path: Path) -> None:
 def test_folded_engines_make_what_one_worker_makes(tmp_path: Path) -> None:
     """Prompts of several chunks and of a part of one, batches that mix prompts and decodes, a prefix that is found
     cached; two ranks with uneven stages that run far ahead, the shortest prompt first, and so few blocks of KV cache
-    that requests are preempted; three ranks with planned chunks and the paper's policy."""
+    that requests are preempted; three ranks with planned chunks and the paper's policy; one prompt's log probabilities,
+    and one answer that follows a grammar. When the last rank fails, the engine ends, and its log says where."""
     model = str(write_checkpoint(tmp_path / "qwen3-moe", MODELS["qwen3-moe"]))
     random = Random(0)
     first = [random.randrange(300) for _ in range(300)]
     prompts = [first, *([random.randrange(300) for _ in range(length)] for length in (9, 140, 1, 65, 126, 127, 126))]
     prompts.append([*first[:256], 5, 6, 7])
-    usual = {"max_num_batched_tokens": 64, "enable_prefix_caching": True}
+    write_tokenizer(tmp_path / "qwen3-moe", VOCABULARY)
+    usual = {"max_num_batched_tokens": 64, "enable_prefix_caching": True, "skip_tokenizer_init": False}
     ranges = [[[0, 2], [12, LAYERS]], [[2, 7], [7, 12]]]
     folded = {**usual, "distributed_executor_backend": "mp"}
     packed, planned = {"strategy": "vpp-packed", "policy": "srpf"}, {"chunks": [64, 48, 40], "policy": "dual-queue"}
@@ -484,8 +488,16 @@ def test_folded_engines_make_what_one_worker_makes(tmp_path: Path) -> None:
             },
             {**folded, "pipeline_parallel_size": 3, "additional_config": {**FOLD, "vppc": planned}},
         ],
+        {2: {"prompt_logprobs": 0}, 4: {"regex": "[0-9]{8}"}},
     )
+    assert plain[2].prompt.shape == (139,)
+    assert all(chr(token) in "0123456789" for token in plain[4].tokens)
     for other in others:
         for one, another in zip(plain, other, strict=True):
             assert one.tokens == another.tokens
             torch.testing.assert_close(one.logits, another.logits, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(one.prompt, another.prompt, atol=1e-4, rtol=1e-4)
+    log = (tmp_path / "run" / "log").read_text()
+    for rank, stage in ((1, 2), (2, 3)):
+        assert re.search(rf"rank {rank}, FORWARD of chunk \d+ on stage {stage}: it is broken\n", log), log
+        assert re.search(rf"rank {rank} died \(exit code 1\), in FORWARD of chunk \d+ on stage {stage}\n", log), log

@@ -34,8 +34,8 @@ def test_prompts_are_handed_over(tmp_path: Path) -> None:
     model = str(write_checkpoint(tmp_path / "llama", MODELS["llama"]))
     random = Random(0)
     prompts = [[random.randrange(300) for _ in range(length)] for length in (300, 65, 130, 33, 64, 20)]
-    doomed = [[random.randrange(300) for _ in range(length)] for length in (250, 190, 400)]
-    aborted = {0: 1, 1: 3, 2: 8}
+    doomed = [[random.randrange(300) for _ in range(length)] for length in (400, 250, 190)]
+    aborted = {0: 6, 1: 7, 2: 9}
     produced, stock, folded = transfers(
         tmp_path / "run",
         model,
@@ -45,7 +45,10 @@ def test_prompts_are_handed_over(tmp_path: Path) -> None:
             (
                 "kv_consumer",
                 FOLD,
-                [Step([*doomed, *prompts], TOKENS, aborted=aborted), Step(prompts, TOKENS, {"later": True})],
+                [
+                    Step([*doomed, *prompts], TOKENS, aborted=aborted),
+                    Step(prompts, TOKENS, {"later": True}),
+                ],
             ),
         ],
     )

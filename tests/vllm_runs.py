@@ -45,10 +45,12 @@ class Job(NamedTuple):
 
 
 class Made(NamedTuple):
-    """What stock vLLM made of a prompt: its tokens, and the logits that it chose each from, [tokens, vocabulary]."""
+    """What vLLM made of a prompt: its tokens, and the logits that it chose each from, [tokens, vocabulary]; of the
+    prompt's tokens behind the first the log probabilities, [prompt tokens - 1], if asked for."""
 
     tokens: list[int]
     logits: Tensor
+    prompt: Tensor
 
 
 def do(folder: Path, job: Job) -> tuple[list[Any], dict[tuple[str, tuple[int, ...]], Made]]:
@@ -65,10 +67,18 @@ def fail(folder: Path, commands: Sequence[Sequence[str]]) -> list[tuple[int, str
 
 
 def engines(
-    folder: Path, model: str, prompts: Sequence[Sequence[int]], options: Sequence[Mapping[str, Any]]
+    folder: Path,
+    model: str,
+    prompts: Sequence[Sequence[int]],
+    options: Sequence[Mapping[str, Any]],
+    asked: Mapping[int, Mapping[str, Any]],
 ) -> list[list[Made]]:
-    """What vLLM's engine makes of the prompts, with each of these sets of options, one engine after another."""
-    _call(folder, "engines", model, prompts, options)
+    """What vLLM's engine makes of the prompts, with each of these sets of options, one engine after another.
+
+    Of some prompts more is ``asked``: ``{"prompt_logprobs": 0}``, or tokens that match ``{"regex": ..}``. At the end
+    the last rank of each pipeline fails; what is said to that is in ``FOLDER/log``.
+    """
+    _call(folder, "engines", model, prompts, options, asked)
     return [[Made(*made) for made in each] for each in torch.load(folder / "engines")]
 
 
@@ -108,6 +118,7 @@ def _call(folder: Path, *job: Any) -> None:
         timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    (folder / "log").write_text(done.stdout + done.stderr)
 
 
 def main(folder: Path) -> None:
@@ -116,6 +127,7 @@ def main(folder: Path) -> None:
     # what tests of stock vLLM do not need: a second process, compiled samplers
     os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", TORCHDYNAMO_DISABLE="1", VLLM_CPU_KVCACHE_SPACE="1")
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # else each worker wants a NUMA node
+    os.environ["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"] = "3600"  # what hangs is not to end by it
     require_vllm()
     from vllm import LLM  # noqa: F401
     from vllm.v1.worker import cpu_model_runner  # noqa: F401
@@ -160,9 +172,13 @@ def run_failing(folder: Path, commands: Sequence[Sequence[str]]) -> None:
 
 
 def run_engines(
-    folder: Path, model: str, prompts: Sequence[Sequence[int]], options: Sequence[Mapping[str, Any]]
+    folder: Path,
+    model: str,
+    prompts: Sequence[Sequence[int]],
+    options: Sequence[Mapping[str, Any]],
+    asked: Mapping[int, Mapping[str, Any]],
 ) -> None:
-    made = [forked(folder, generate, model, prompts, each, folder / "made") for each in options]
+    made = [forked(folder, generate, model, prompts, each, folder / "made", asked) for each in options]
     torch.save(made, folder / "engines")
 
 
@@ -237,9 +253,16 @@ def on_vllm(case: Any, arguments: Any, schedule: Any, place: Any, observe: Any) 
     return vllm_runner(arguments, schedule, place, observe)
 
 
-def generate(model: str, prompts: Sequence[Sequence[int]], options: Mapping[str, Any], results: Path) -> None:
+def generate(
+    model: str,
+    prompts: Sequence[Sequence[int]],
+    options: Mapping[str, Any],
+    results: Path,
+    asked: Mapping[int, Mapping[str, Any]] | None = None,
+) -> None:
     """Greedy tokens and raw logits of vLLM's engine; without options one process, no pipeline."""
     from vllm import LLM, SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
 
     usual = {
         "skip_tokenizer_init": True,
@@ -252,7 +275,12 @@ def generate(model: str, prompts: Sequence[Sequence[int]], options: Mapping[str,
         "use_tqdm_on_load": False,
     }
     engine = LLM(model=model, **{**usual, **options})
-    sampling = SamplingParams(temperature=0, max_tokens=TOKENS, logprobs=-1, ignore_eos=True, detokenize=False)
+    greedy = {"temperature": 0, "max_tokens": TOKENS, "logprobs": -1, "ignore_eos": True, "detokenize": False}
+    more = [dict((asked or {}).get(index, {})) for index in range(len(prompts))]
+    for each in more:
+        if "regex" in each:
+            each["structured_outputs"] = StructuredOutputsParams(regex=each.pop("regex"))
+    sampling = [SamplingParams(**greedy, **each) for each in more]
     answers = engine.generate([{"prompt_token_ids": list(prompt)} for prompt in prompts], sampling, use_tqdm=False)
     if "num_gpu_blocks_override" in options:  # too few blocks for all, or it would not be given
         (preempted,) = (each.value for each in engine.get_metrics() if each.name == "vllm:num_preemptions")
@@ -261,8 +289,26 @@ def generate(model: str, prompts: Sequence[Sequence[int]], options: Mapping[str,
     for answer in answers:
         (output,) = answer.outputs
         logits = [[step[token].logprob for token in range(len(step))] for step in output.logprobs]
-        made.append((list(output.token_ids), torch.tensor(logits)))
+        read = [next(iter(step.values())).logprob for step in (answer.prompt_logprobs or ())[1:]]
+        made.append((list(output.token_ids), torch.tensor(logits), torch.tensor(read)))
     torch.save(made, results)
+    if "pipeline_parallel_size" in options:
+        engine.collective_rpc(break_last_rank)
+        try:
+            engine.generate([{"prompt_token_ids": list(prompts[0])}], sampling[0], use_tqdm=False)
+        except RuntimeError:
+            return
+        sys.exit("an engine with a broken rank answers")
+
+
+def break_last_rank(worker: Any) -> None:
+    """Have the second stage of a folded engine's last rank fail from now on."""
+    if worker.rank_here == worker.pp - 1:
+        worker._stages[worker.pp].model.forward = broken
+
+
+def broken(*given: Any, **named: Any) -> None:
+    raise ValueError("it is broken")
 
 
 if __name__ == "__main__":

@@ -139,6 +139,9 @@ class FoldExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM is not ther
         died = wait([process.sentinel for process in processes], timeout=0.0)
         tp = self.parallel_config.tensor_parallel_size
         for number, (process, row) in enumerate(zip(processes, page.ranks(), strict=True)):
-            what = f"died (exit code {process.exitcode})" if process.sentinel in died else "is alive"
+            dead = process.sentinel in died
+            if dead:
+                process.join(1.0)  # it is seen to be dead a little before its exit code is
+            what = f"died (exit code {process.exitcode})" if dead else "is alive"
             who = f"{number // tp}" if tp == 1 else f"{number // tp} (tp rank {number % tp})"
             log.error("rank %s %s, %s", who, what, row)

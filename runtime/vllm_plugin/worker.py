@@ -34,6 +34,7 @@ from runtime.runners.vllm.connector import passes
 from runtime.runners.vllm.shares import Shares
 from runtime.runners.vllm.upstream import StagePlace, build, load_stage
 from runtime.stream import Growing
+from runtime.vllm_plugin.fatal import fatal
 from runtime.vllm_plugin.page import Page, page_path
 from runtime.vllm_plugin.pricing import BatchDrift
 from runtime.vllm_plugin.settings import FILE, Fold, read_settings
@@ -153,6 +154,7 @@ class Folded(WorkerBase):  # type: ignore[misc]  # vLLM is not there when types 
         for place, seen in zip(self._places.values(), passes(get_kv_transfer_group(), layers), strict=True):
             place.connector = seen
 
+    @fatal
     @torch.inference_mode()
     def enter(self, scheduler_output: SchedulerOutput, segment: Segment | None) -> Any:
         """The next batch, and what is to run until it has entered."""
@@ -161,6 +163,7 @@ class Folded(WorkerBase):  # type: ignore[misc]  # vLLM is not there when types 
         connected = has_kv_transfer_group()  # which says of a batch without tokens, too, who has sent and received
         return None if scheduler_output.total_num_scheduled_tokens or connected else EMPTY_MODEL_RUNNER_OUTPUT
 
+    @fatal
     @torch.inference_mode()
     def leave(self, grammar_output: Any, segment: Segment | None) -> Any:
         """What the next batch makes, and what is to run until it is through; rank 0 has the sampler."""
