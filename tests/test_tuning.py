@@ -76,6 +76,13 @@ def test_sixteen_ranks_are_tuned_like_two(cost: CostModel) -> None:
     assert best_fixed(cost, 65536, 16, sizes=(2048, 4096)) / tuned.report.makespan > 1.06
 
 
+def test_all_placements_of_sixteen_ranks_are_tuned(cost: CostModel) -> None:
+    results = tune(Task(requests=(Request("r", 16384),), cost=cost, model=MODEL, pp=16, effort=0.1))
+    assert {(tuned.placement, tuned.vp) for tuned in results} >= {("straight", 1), ("v", 2), ("zigzag", 3)}
+    assert all(check(tuned.schedule) == () for tuned in results)
+    assert results[0].report.makespan < 0.9 * next(t for t in results if t.placement == "straight").report.makespan
+
+
 def test_thinner_stages_are_better_for_short_prompts(cost: CostModel) -> None:
     [tuned] = tune(Task(requests=(Request("r", 65536),), cost=cost, model=MODEL, pp=2, placement="loop", vp=6))
     assert tuned.report.efficiency > 0.87
@@ -266,6 +273,7 @@ def test_placements_that_do_not_fit_are_left_out(cost: CostModel) -> None:
     task = Task(requests=(Request("r", 1),), cost=cost, model=MODEL, pp=20)
     assert placements(task) == [("straight", 1), ("v", 2), ("zigzag", 3), ("loop", 2), ("loop", 3)]
     assert steps(task) == 5 + 4  # each looked at shortly, and the best of each placement in full
+    assert placements(replace(task, pp=16)) == placements(task)
     assert placements(replace(task, pp=1)) == [("straight", 1)]
     with pytest.raises(InputError, match="61 layers on 62 ranks"):
         placements(replace(task, pp=62))
