@@ -1,8 +1,9 @@
-"""Request files: three forms, their order and their prefix hits, and one message for what is wrong."""
+"""Request files: four forms, their order and their prefix hits, and one message for what is wrong."""
 
 from __future__ import annotations
 
 import json
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,18 @@ from hypothesis import strategies as st
 from vppc.errors import InputError, VppcError
 from vppc.inputs.requests import parse_requests, read_requests
 from vppc.ir.schedule import Request
+from vppc.serving.lines import parse_line, read_lines
 
 OURS = """\
 [{"id": "b", "prompt_tokens": 4096},
  {"prompt_tokens": 1, "arrival": 3},
  {"id": "a", "prompt_tokens": 10, "cached_tokens": 9, "arrival": 2.5, "user": {"tier": 1}}]
+"""
+LINES = """\
+{"id": "b", "prompt_tokens": 4096}
+
+{"prompt_tokens": 1, "arrival": 3}
+{"id": "a", "prompt_tokens": 10, "cached_tokens": 9, "arrival": 2.5, "user": {"tier": 1}}
 """
 MOONCAKE = """\
 {"timestamp": 0, "input_length": 1100, "output_length": 5, "hash_ids": [0, 1, 2]}
@@ -48,6 +56,17 @@ def test_our_list() -> None:
     )
     assert parse_requests(f'{{"requests": {OURS}, "more": 1}}') == requests
     assert parse_requests(json.dumps({"requests": json.loads(OURS)}, indent=1)) == requests
+
+
+def test_our_requests_one_a_line_are_those_of_the_list() -> None:
+    assert parse_requests(LINES) == parse_requests(OURS)
+    assert parse_requests(LINES.replace("\n", "\r\n"), limit=2) == parse_requests(OURS)[:2]
+    assert facts('{"prompt_tokens": 131072}') == [("r0", 131072, 0, 0.0)]
+    assert [prompt.id for prompt in parse_requests(LINES)] == [
+        asked.id if "line" not in asked.id else "r1"  # the one without an id is named by its line there
+        for asked in (parse_line(line) for line in read_lines(BytesIO(LINES.encode())))
+        if isinstance(asked, Request)
+    ]
 
 
 def test_a_made_up_id_evades_one_that_is_given() -> None:
@@ -107,7 +126,7 @@ def test_times(first: str, second: str, arrival: float) -> None:
     assert facts(text) == [("r0", 10, 0, 0.0), ("r1", 20, 0, arrival)]
 
 
-@pytest.mark.parametrize("text", [OURS, MOONCAKE, AZURE])
+@pytest.mark.parametrize("text", [OURS, LINES, MOONCAKE, AZURE])
 def test_limit_takes_the_first(text: str) -> None:
     assert parse_requests(text, limit=2) == parse_requests(text)[:2]
     assert parse_requests(text, limit=99) == parse_requests(text)
@@ -134,8 +153,8 @@ def test_the_whole_mooncake_trace() -> None:
 
 INTEGER = "an integer, without quotes or a decimal point"
 FORMS = (
-    "a JSON list of {prompt_tokens, ..}, JSONL with timestamp and input_length, "
-    "or CSV with the columns TIMESTAMP and ContextTokens"
+    "a JSON list of {prompt_tokens, ..}, or one a line, as vppc serve takes them; Mooncake's lines with "
+    "timestamp and input_length; Azure's CSV with the columns TIMESTAMP and ContextTokens"
 )
 
 
@@ -160,7 +179,26 @@ FORMS = (
         (OURS, "}}]\n", "}}", "line 3, column 91: the JSON text ends too early\n"
          "  hint: the file may be truncated; make it again"),
         (OURS, OURS, "[]", "has no requests\n  hint: at least one"),
-        (OURS, OURS, "{}", 'the key "requests" is missing'),
+        (OURS, OURS, "{}", f'the key "requests" is missing\n  hint: {FORMS}'),
+        (OURS, OURS, '{"id": "a", "tokens": 5}\n', f'the key "requests" is missing\n  hint: {FORMS}'),
+        (LINES, "4096", "0", "line 1: prompt_tokens: 0 is too small\n  hint: at least 1"),
+        (LINES, '"prompt_tokens": 10', '"tokens": 10', 'line 4: the key "prompt_tokens" is missing\n'
+         '  hint: there is "tokens", "user"; the keys are id, prompt_tokens, cached_tokens, arrival'),
+        (LINES, '"prompt_tokens": 4096', '"tokens": 10', 'line 1: the key "prompt_tokens" is missing\n'
+         '  hint: there is "tokens"; the keys are id, prompt_tokens, cached_tokens, arrival'),
+        (LINES, '"cached_tokens"', '"cached-tokens"', 'line 4: the key "cached-tokens" is unknown\n'
+         '  hint: did you mean "cached_tokens"?'),
+        (LINES, '"cached_tokens": 9', '"cached_tokens": 10', "line 4: cached_tokens: 10 leaves no token of the prompt "
+         "to compute\n  hint: at most 9, one less than prompt_tokens"),
+        (LINES, '"id": "a"', '"id": "b"', 'line 4: id: the id "b" is taken by line 1\n'
+         "  hint: an id of its own for each request, or none"),
+        (LINES, '"arrival": 3}', '"arrival": 3', "line 3, column 34: the JSON text ends too early\n"
+         "  hint: the file may be truncated; make it again"),
+        (LINES, '{"prompt_tokens": 1, "arrival": 3}', '{"cancel": "b"}', "line 3: only a server can cancel\n"
+         "  hint: leave the line out"),
+        (LINES, '{"prompt_tokens": 1, "arrival": 3}', "7", "line 3: 7 is not an object\n  hint: an object in { }"),
+        (LINES, '{"id": "b", "prompt_tokens": 4096}', '{"format": "vppc.cost"}', "is a cost file, not a list of "
+         "requests\n  hint: --cost takes a cost file"),
         (OURS, OURS, '{"requests": 3}', "requests: 3 is not a list\n  hint: a list in [ ]"),
         (OURS, OURS, '{"requests": [{"prompt_tokens": 2, "cached_tokens": 2}]}', "requests[0].cached_tokens: 2 leaves "
          "no token of the prompt to compute\n  hint: at most 1, one less than prompt_tokens"),
@@ -243,7 +281,7 @@ def test_prefix_hits_need_the_ids_of_all_blocks(text: str, message: str) -> None
 @given(st.data())
 @settings(max_examples=300)
 def test_any_change_of_bytes_gives_requests_or_a_message(data: st.DataObject) -> None:
-    text = data.draw(st.sampled_from([OURS, MOONCAKE, AZURE]))
+    text = data.draw(st.sampled_from([OURS, LINES, MOONCAKE, AZURE]))
     at = data.draw(st.integers(0, len(text) - 1))
     new = data.draw(st.text('{}[]",:-+0123456789.eE ntruNIZT\\\r\n\x00é\ud800', max_size=3))
     changed = text[:at] + new + text[at + data.draw(st.integers(0, 3)) :]

@@ -52,7 +52,9 @@ UNEVEN = 0.02
 @click.option(
     "--tokens", type=COUNT, multiple=True, help="A prompt of this many tokens; repeat for a queue of prompts."
 )
-@click.option("--requests", metavar="FILE", help="Prompts: vppc JSON, Mooncake JSONL or Azure CSV; - is stdin.")
+@click.option(
+    "--requests", metavar="FILE", help="Prompts: JSON, JSON lines (as serve's), Mooncake's or Azure's; - is stdin."
+)
 @click.option(
     "--strategy", type=click.Choice(STRATEGIES), default="vpp-packed", show_default=True, help="A named list of passes."
 )

@@ -36,7 +36,7 @@ SECONDS = Number(min=0.0, max=1e9)
 @click.command(name="serve-sim")
 @click.option("--suite", "suites", type=click.Choice(SUITES), multiple=True, help="A suite of the paper; repeatable.")
 @click.option(
-    "--requests", "files", metavar="FILE", multiple=True, help="Requests: vppc JSON, Mooncake JSONL or Azure CSV."
+    "--requests", "files", metavar="FILE", multiple=True, help="Requests: JSON, JSON lines, Mooncake's or Azure's."
 )
 @click.option("--limit", type=COUNT, help="Of FILE, the first so many requests.")
 @click.option("--prefix-hits", is_flag=True, help="Count prefixes that an earlier request of a trace left cached.")

@@ -37,7 +37,9 @@ OBJECTIVES = {"throughput": 0.02, "both": 0.5, "ttft": 1.0}
 @click.command(name="tune")
 @click.option("--pp", type=click.IntRange(1, 1024), required=True, help="Pipeline ranks.")
 @click.option("--tokens", type=COUNT, multiple=True, help="A prompt of this many tokens; repeat for a queue.")
-@click.option("--requests", metavar="FILE", help="Prompts: vppc JSON, Mooncake JSONL or Azure CSV; - is stdin.")
+@click.option(
+    "--requests", metavar="FILE", help="Prompts: JSON, JSON lines (as serve's), Mooncake's or Azure's; - is stdin."
+)
 @click.option("--cost", "cost_file", metavar="FILE", help="Cost file: seconds of a layer and of a transfer.")
 @click.option("--layers", type=COUNT, help="Layers of the model [default: the cost file's].")
 @click.option("--model", metavar="NAME|FILE", help="A preset or a Hugging Face config.json; prices it if no --cost.")

@@ -1,7 +1,8 @@
-"""Request files, in three forms told apart by their content.
+"""Request files, in four forms told apart by their content.
 
 * ours: a JSON list of requests as in a schedule (``prompt_tokens``, and if need be ``id``, ``cached_tokens``,
   ``arrival`` in seconds), or an object that holds it as ``requests``, such as a schedule;
+* JSON lines, one such request a line, as ``vppc serve`` takes them;
 * JSONL of Mooncake's form, see :mod:`vppc.inputs.mooncake`;
 * CSV of Azure's form, see :mod:`vppc.inputs.azure`.
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, NotRequired
 
 from pydantic import TypeAdapter, with_config
@@ -45,10 +47,27 @@ class Prompts(TypedDict):
     requests: list[Prompt]
 
 
+_ONE: TypeAdapter[Prompt] = TypeAdapter(Prompt)
 _LIST: TypeAdapter[list[Prompt]] = TypeAdapter(list[Prompt])
 _OBJECT: TypeAdapter[Prompts] = TypeAdapter(Prompts)
 _TRACED = tuple(Record.__annotations__)
 _KEYS = tuple(Prompt.__annotations__)
+_FORMS = (
+    "a JSON list of {prompt_tokens, ..}, or one a line, as vppc serve takes them; Mooncake's lines with "
+    f"timestamp and input_length; Azure's CSV with the columns {' and '.join(COLUMNS)}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A request, and where it stands: its path or line, with the separator to one of its keys."""
+
+    prompt: Prompt
+    prefix: str
+
+    @property
+    def place(self) -> str:
+        return self.prefix.rstrip(".: ")
 
 
 def read_requests(
@@ -78,7 +97,8 @@ def parse_requests(
             remedy="leave out prefix hits, or give a JSONL trace with hash_ids",
         )
     elif first.startswith(("[", "{")):
-        requests = _ours(text, file)[:limit]
+        placed = _from_lines(text, file) if _is_lines(first, text) else _from_document(text, file)
+        requests = _requests(placed, file)[:limit]
     elif is_header(first):
         requests = parse_azure(text, file, limit=limit)
     else:
@@ -102,27 +122,61 @@ def is_mooncake(line: str) -> bool:
     return isinstance(value, dict) and not value.keys().isdisjoint(_TRACED) and "prompt_tokens" not in value
 
 
-def _ours(text: str, file: str) -> tuple[Request, ...]:
+def _is_lines(first: str, text: str) -> bool:
+    """Whether a text whose first line is ``first`` has an object a line: that line is one, and no list of requests."""
+    try:
+        value = json.loads(first)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and "requests" not in value and ("prompt_tokens" in value or "\n" in text.strip())
+
+
+def _from_lines(text: str, file: str) -> list[_Placed]:
+    """The requests of a text with one a line; blank lines count, and say nothing."""
+    check_not_ours(text, "a list of requests", file=file)
+    placed: list[_Placed] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        place = f"line {number}"
+        value = loads(line, file, line=number)
+        if isinstance(value, dict) and "cancel" in value:
+            raise InputError("only a server can cancel", file=file, place=place, remedy="leave the line out")
+        check_spelling(value, _KEYS, file=file, place=place)
+        prompt = validate(_ONE, value, file=file, prefix=f"{place}: ", known=lambda _: _KEYS)
+        placed.append(_Placed(prompt, f"{place}: "))
+    return placed
+
+
+def _from_document(text: str, file: str) -> list[_Placed]:
+    """The requests of a text that is one JSON document."""
     document = loads(text, file)
     where: tuple[str, ...] = ("requests",) if isinstance(document, dict) else ()
     listed = document.get("requests") if isinstance(document, dict) else document
     if listed is None:
         check_not_ours(text, "a list of requests", file=file)
+        if "requests" not in document:
+            raise InputError('the key "requests" is missing', file=file, remedy=_FORMS)
     for index, each in enumerate(listed if isinstance(listed, list) else ()):
         check_spelling(each, _KEYS, file=file, place=path_text((*where, index)))
     if where:
         prompts = validate(_OBJECT, document, file=file, known=_known_keys)["requests"]
     else:
         prompts = validate(_LIST, document, file=file, known=_known_keys)
-    taken = _ids(prompts, where, file)
+    return [_Placed(prompt, path_text((*where, index)) + ".") for index, prompt in enumerate(prompts)]
+
+
+def _requests(placed: list[_Placed], file: str) -> tuple[Request, ...]:
+    taken = _ids(placed, file)
     requests: list[Request] = []
-    for index, prompt in enumerate(prompts):
+    for index, each in enumerate(placed):
+        prompt = each.prompt
         cached = prompt.get("cached_tokens", 0)
         if cached >= prompt["prompt_tokens"]:
             raise InputError(
                 f"{cached} leaves no token of the prompt to compute",
                 file=file,
-                place=path_text((*where, index, "cached_tokens")),
+                place=f"{each.prefix}cached_tokens",
                 remedy=f"at most {prompt['prompt_tokens'] - 1}, one less than prompt_tokens",
             )
         name = prompt["id"] if "id" in prompt else _free_id(index, taken)
@@ -131,25 +185,25 @@ def _ours(text: str, file: str) -> tuple[Request, ...]:
     return tuple(requests)
 
 
-def _ids(prompts: list[Prompt], where: tuple[str, ...], file: str) -> dict[str, int]:
-    """The ids in the file, and the index of the request that has each."""
-    taken: dict[str, int] = {}
-    for index, prompt in enumerate(prompts):
-        if "id" in prompt and taken.setdefault(prompt["id"], index) != index:
+def _ids(placed: list[_Placed], file: str) -> dict[str, str]:
+    """The ids in the file, and the place of the request that has each."""
+    taken: dict[str, str] = {}
+    for each in placed:
+        if "id" in each.prompt and taken.setdefault(each.prompt["id"], each.place) != each.place:
             raise InputError(
-                f"the id {shown(prompt['id'])} is taken by {path_text((*where, taken[prompt['id']]))}",
+                f"the id {shown(each.prompt['id'])} is taken by {taken[each.prompt['id']]}",
                 file=file,
-                place=path_text((*where, index, "id")),
+                place=f"{each.prefix}id",
                 remedy="an id of its own for each request, or none",
             )
     return taken
 
 
-def _free_id(index: int, taken: dict[str, int]) -> str:
+def _free_id(index: int, taken: dict[str, str]) -> str:
     name = f"r{index}"
     while name in taken:
         name += "_"
-    taken[name] = index
+    taken[name] = name
     return name
 
 
@@ -159,8 +213,5 @@ def _unknown_form(first: str, file: str) -> InputError:
     return InputError(
         f"{shown(first)} starts no form of request file",
         file=file,
-        remedy=(
-            "a JSON list of {prompt_tokens, ..}, JSONL with timestamp and input_length, "
-            f"or CSV with the columns {' and '.join(COLUMNS)}"
-        ),
+        remedy=_FORMS,
     )
