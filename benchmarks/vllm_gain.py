@@ -117,7 +117,7 @@ def shadow(journal: Path) -> dict[str, Any]:
 
 
 def written_model(folder: Path) -> str:
-    from tests.checkpoints import write_checkpoint
+    from examples.tiny_checkpoint import write_checkpoint
 
     return str(write_checkpoint(folder, MODEL))
 

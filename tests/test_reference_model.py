@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import CONFIGS, tensors, write_checkpoint
+from checkpoints import CONFIGS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from examples.tiny_checkpoint import tensors, write_checkpoint
 from runtime.reference.attend import attend, masked, merged
 from runtime.reference.attention import cache_rows
 from runtime.reference.batch import Batch, Span

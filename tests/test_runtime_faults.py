@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from checkpoints import CONFIGS, write_checkpoint
+from checkpoints import CONFIGS
 from faulty import AFTER, BEFORE, Fault, faulty
 from plans import paper
 from worlds import LIMIT, Ended, World
 
+from examples.tiny_checkpoint import write_checkpoint
 from runtime.__main__ import main
 from runtime.peers import Peer
 from vppc.files import write_text

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import write_tokenizer
 from test_runtime_tokens import written
 from test_vllm_runner import LAYERS, MODELS, VOCABULARY, needs_vllm, write_checkpoint
 from vllm_runs import batches, engines
 
+from examples.tiny_checkpoint import write_tokenizer
 from runtime.vllm_plugin import register
 from runtime.vllm_plugin.batches import Prompt, batches_of
 from runtime.vllm_plugin.chunk_plan import ChunkPlan, check_fit, read_chunk_plan

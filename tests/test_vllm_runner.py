@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import write_checkpoint
 from plans import paper
 from random_schedules import random_schedule
 from test_runtime_tokens import FACTORS, compiled, pairwise, written
@@ -26,6 +25,7 @@ from token_runs import Case, Found
 from vllm_runs import ENVIRONMENT, MISSING, ROOT, Job, Made, do, fail, installed
 from worlds import World
 
+from examples.tiny_checkpoint import write_checkpoint
 from runtime.__main__ import main
 from runtime.reference.prompts import Prompts
 from runtime.runners.vllm import require_vllm
