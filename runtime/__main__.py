@@ -1,4 +1,4 @@
-"""``torchrun --nproc-per-node P -m runtime SCHEDULE``: run a schedule on real ranks."""
+"""``torchrun --standalone --nproc-per-node P -m runtime SCHEDULE``: run a schedule on real ranks."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ DEVICES = ("auto", "cpu", "cuda", "npu")
 
 EPILOG = """\
 examples:
-  torchrun --nproc-per-node 2 -m runtime plan.json
-  torchrun --nproc-per-node 2 -m runtime plan.json --runner timed --journal out/run
-  torchrun --nproc-per-node 2 -m runtime plan.json --runner vllm --model checkpoint
+  torchrun --standalone --nproc-per-node 2 -m runtime plan.json
+  torchrun --standalone --nproc-per-node 2 -m runtime plan.json --runner timed --journal out/run
+  torchrun --standalone --nproc-per-node 2 -m runtime plan.json --runner vllm --model checkpoint
   torchrun --nproc-per-node 2 -m runtime --stream     (and beside it: vppc serve --attach HOST:PORT)
   python -m runtime --selftest --help
 

@@ -52,7 +52,7 @@ class World:
             raise InputError(
                 f"is to be started by torchrun, which sets {', '.join(missing)}",
                 file="runtime",
-                remedy="torchrun --nproc-per-node P -m runtime SCHEDULE",
+                remedy="torchrun --standalone --nproc-per-node P -m runtime SCHEDULE",
             )
         by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
         limit = timedelta(seconds=timeout)

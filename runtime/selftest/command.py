@@ -24,7 +24,7 @@ from vppc.json_text import loads
 EPILOG = """\
 examples:
   python -m runtime --selftest --pp 4
-  python -m runtime --selftest --pp 2 --cost cost.json --bytes-per-token 14336 -o here.json
+  python -m runtime --selftest --pp 2 --cost cost.json --bytes-per-token 3584 -o here.json
   torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:PORT -m runtime --selftest
 """
 
@@ -105,7 +105,7 @@ def read_base(options: Options) -> dict[str, Any] | None:
         raise InputError(
             "needs the model's cost file, and the bytes of a token on a channel",
             file="-o",
-            remedy="add --cost FILE and --bytes-per-token N (a hidden state of 7168 in 16 bits: 14336)",
+            remedy="add --cost FILE and --bytes-per-token N (the payload that vppc model NAME --tp T prints)",
         )
     document = loads(read_text(options.cost), options.cost)
     if not isinstance(document, dict) or document.get("format") != "vppc.cost":

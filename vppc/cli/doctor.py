@@ -44,7 +44,7 @@ def command(context: click.Context, /, as_json: bool, **options: object) -> None
 
     \b
     vppc doctor
-    vppc doctor --pp 8 --device npu --cost cost.json --bytes-per-token 14336 -o here.json
+    vppc doctor --pp 8 --device npu --cost cost.json --bytes-per-token 3584 -o here.json
 
     Processes are started on this machine, one a rank. Each says what it has and which environment settings it finds
     wrong; then every channel's latency and bandwidth are measured, alone, both ways and all at once, and how much
