@@ -355,6 +355,15 @@ forwards   took 3.000 of what was planned
 clocks     agree to within 20.00 us
 note: these costs are not this machine's, nor is the efficiency; vppc calibrate fits some to a journal
 
+the run ends 18 s later than the plan; on its critical path: forwards and samples +18 s
+
+rank  what                      the run at  the plan took  the run took  longer by
+----  ------------------------  ----------  -------------  ------------  ---------
+   1  8 FORWARD c1 s1 b1 -> b0     9.500 s            2 s           6 s       +4 s
+   1  9 FORWARD c1 s2 b0 -> b1     15.50 s            2 s           6 s       +4 s
+
+these come to 8 s; 4 smaller ones come to 10 s
+
 largest differences between plan and fact
 rank  instruction                   planned at  took  measured at  took  difference
 ----  ----------------------------  ----------  ----  -----------  ----  ----------
@@ -377,7 +386,7 @@ def test_calibrate_reads_journals_and_writes_costs_for_the_next_plan(tmp_path: P
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("profile", "--step", "2"), "--step: a journal has no steps"),
+        (("profile", "--step", "2"), "--step: says nothing without a device profile"),
         (("calibrate", "--layers", "60"), "is of a model with 61 layers, not 60"),
         (("calibrate", "--select", "a=b"), '--select: no table has a column "a"'),
     ],

@@ -52,7 +52,7 @@ def critical_path(activity: Activity) -> CriticalPath:
     """The path to the last end of the run; linear in the instructions."""
     schedule, timing = activity.schedule, activity.timing
     arrivals = schedule.chunk_arrivals
-    numbers = _transfers(activity)
+    numbers = transfer_numbers(activity)
     links: list[Link] = []
     until = activity.end
     rank = max(range(len(timing.ends)), key=lambda rank: timing.ends[rank][-1] if timing.ends[rank] else -1.0)
@@ -96,7 +96,7 @@ def critical_path(activity: Activity) -> CriticalPath:
     return CriticalPath(tuple(reversed(links)))
 
 
-def _transfers(activity: Activity) -> list[dict[int, tuple[int, int]]]:
+def transfer_numbers(activity: Activity) -> list[dict[int, tuple[int, int]]]:
     """Of every rank: instruction that posts a transfer -> its channel's place, and its number there."""
     found: list[dict[int, tuple[int, int]]] = [{} for _ in activity.spans]
     for place, (channel, each) in enumerate(zip(activity.schedule.channels, activity.timing.transfers, strict=True)):

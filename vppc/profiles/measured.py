@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 
+from vppc.analysis.activity import Activity
 from vppc.analysis.breakdown import both_ends_posted
 from vppc.analysis.report import Report, report
+from vppc.analysis.slip import Slip, slip
 from vppc.analysis.times import Timing, Transfers
 from vppc.analysis.timing import simulate
 from vppc.costs.model import CostModel, OpCosts
@@ -46,7 +48,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A journal judged: what was measured, what was planned, and the differences, the largest first.
+    """A journal judged: what was measured and planned, the differences, the largest first, and why it ended later.
 
     ``forwards_ratio`` is how much longer all FORWARDs together took than planned (1.0: as planned), and
     ``rank_ratios`` those of each rank.
@@ -59,6 +61,7 @@ class Measured:
     forwards_ratio: float
     rank_ratios: tuple[float, ...]
     differences: tuple[Difference, ...]
+    slip: Slip
 
 
 def measure(journal: Journal, cost: CostModel, listed: int = 10) -> Measured:
@@ -81,6 +84,7 @@ def measure(journal: Journal, cost: CostModel, listed: int = 10) -> Measured:
         _ratio(sum(took), sum(planned_for)),
         tuple(map(_ratio, took, planned_for)),
         differences(schedule, planned, timing, listed),
+        slip(Activity.of(schedule, planned), Activity.of(schedule, timing)),
     )
 
 
@@ -161,34 +165,42 @@ class _Watched:
 def _transfers(
     schedule: Schedule, starts: tuple[list[float], ...], ends: tuple[list[float], ...]
 ) -> tuple[tuple[Transfers, ...], list[_Watched]]:
-    """All transfers of every channel, and those that were watched."""
+    """All transfers of every channel, and those that were watched.
+
+    The second time those that nobody saw end as quickly as the watched ones of the first time say, and so no later
+    transfer of their channel seems to have queued behind one of them.
+    """
+    _, watched = _paced(schedule, starts, ends, inf)
+    pace = median([each.seconds / each.tokens for each in watched]) if watched else inf
+    return _paced(schedule, starts, ends, pace)
+
+
+def _paced(
+    schedule: Schedule, starts: tuple[list[float], ...], ends: tuple[list[float], ...], pace: float
+) -> tuple[tuple[Transfers, ...], list[_Watched]]:
+    """All transfers, of which those that nobody saw take ``pace`` seconds a token at most, and those watched."""
     tokens = [chunk.tokens for chunk in schedule.chunks]
     waits = _waits(schedule)
     sends, recvs = _posts(schedule, SEND), _posts(schedule, RECV)
     channels = tuple(Transfers(*posts) for posts in zip(sends, recvs, strict=True))
     watched: list[_Watched] = []
-    unseen: list[tuple[Transfers, int, int]] = []
     for channel, transfers in zip(schedule.channels, channels, strict=True):
         src, dst = channel.src, channel.dst
         over = -inf
-        for number, (send, recv) in enumerate(zip(transfers.sends, transfers.recvs, strict=True)):
+        for send, recv in zip(transfers.sends, transfers.recvs, strict=True):
             sent, received = waits[src][send], waits[dst][recv]
             end = ends[dst][received]
             start = min(end, max(starts[src][send], starts[dst][recv], over))
-            chunk = schedule.programs[dst].row(recv)[1]
+            carried = tokens[schedule.programs[dst].row(recv)[1]]
             if end - starts[dst][received] > _WATCHED * (end - start) > 0.0:
-                watched.append(_Watched(dst, recv, end - start, tokens[chunk]))
+                watched.append(_Watched(dst, recv, end - start, carried))
             else:
-                end = max(start, min(end, ends[src][sent]))
-                unseen.append((transfers, number, tokens[chunk]))
+                end = min(max(start, min(end, ends[src][sent])), start + pace * carried)
             over = max(over, end)
             transfers.send_posted.append(starts[src][send])
             transfers.recv_posted.append(starts[dst][recv])
             transfers.starts.append(start)
             transfers.ends.append(end)
-    a_token = median([each.seconds / each.tokens for each in watched]) if watched else inf
-    for transfers, number, carried in unseen:
-        transfers.ends[number] = min(transfers.ends[number], transfers.starts[number] + a_token * carried)
     return channels, watched
 
 

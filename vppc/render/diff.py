@@ -12,11 +12,13 @@ from vppc.analysis.breakdown import first_tokens, makespan
 from vppc.analysis.bubbles import CAUSES, bubbles, totals
 from vppc.analysis.differences import Fork, Shift, fork, order_of, same_programs, same_work, shifts
 from vppc.analysis.report import Report
+from vppc.analysis.slip import Slip, slip
 from vppc.ir.instruction import FORWARD
 from vppc.ir.schedule import Op
 from vppc.profiles.measured import Difference, differences
 from vppc.render.lanes import Run
 from vppc.render.profile import differences_table
+from vppc.render.slip import slip_json, slip_text, worst
 from vppc.render.tables import count, percent, printable, seconds, signed, signed_percent, table
 
 LISTED_RANKS = 16
@@ -33,13 +35,15 @@ class Side:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How two runs differ; ``instructions`` where their programs are the same, ``operations`` where their work is."""
+    """How two runs differ; ``instructions`` and ``slip`` where their programs are the same, ``operations`` where the
+    work is."""
 
     sides: tuple[Side, Side]
     same_prompts: bool
     chunks: Fork
     orders: tuple[Fork, ...]
     instructions: tuple[Difference, ...] | None
+    slip: Slip | None
     operations: tuple[Shift, ...] | None
 
 
@@ -56,6 +60,7 @@ def compare_runs(ours: Side, theirs: Side, listed: int) -> Comparison:
         fork([chunk.tokens for chunk in one.chunks], [chunk.tokens for chunk in other.chunks]),
         tuple(fork(order_of(one, rank), order_of(other, rank)) for rank in range(min(one.pp, other.pp))),
         instructions,
+        slip(*(Activity.of(side.run.schedule, side.run.timing) for side in (ours, theirs))) if identical else None,
         tuple(shifts(*pair, listed)) if not identical and same_work(one, other) else None,
     )
 
@@ -68,11 +73,13 @@ def diff_text(comparison: Comparison, names: tuple[str, str]) -> str:
         [*(f"{letter}  {printable(name)}" for letter, name in zip("AB", names, strict=True)), "", parts[0]]
     )
     parts.append("\n".join(_sentences(comparison)))
-    if comparison.instructions is not None:
+    if comparison.instructions is not None and comparison.slip is not None:
+        if worst(comparison.slip, 1) or comparison.slip.seconds:
+            parts.append(slip_text(schedule, comparison.slip, ("A", "B"), len(comparison.instructions)))
         moved = [each for each in comparison.instructions if each.measured != each.planned]
         if moved:
             head = "largest differences in what instructions took"
-            parts.append(f"{head}\n{differences_table(schedule, moved, ('A', 'B'))}")
+            parts.append(f"{head}\n{differences_table(schedule, moved, ('A', 'B')).text()}")
         else:
             parts.append("every instruction takes the same time in both")
     if comparison.operations is not None:
@@ -96,6 +103,7 @@ def diff_text(comparison: Comparison, names: tuple[str, str]) -> str:
 
 def diff_json(comparison: Comparison) -> dict[str, Any]:
     """The comparison as data; times in seconds."""
+    schedule = comparison.sides[1].run.schedule
     return {
         "a": _side_json(comparison.sides[0]),
         "b": _side_json(comparison.sides[1]),
@@ -114,6 +122,9 @@ def diff_json(comparison: Comparison) -> dict[str, Any]:
             }
             for each in comparison.instructions
         ],
+        "slip": None
+        if comparison.slip is None or comparison.instructions is None
+        else slip_json(schedule, comparison.slip, len(comparison.instructions)),
         "operations": None
         if comparison.operations is None
         else [

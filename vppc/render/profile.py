@@ -14,7 +14,8 @@ from vppc.profiles.kernels import CLASSES, Total, by_class, kernel_class
 from vppc.profiles.measured import Difference, Measured
 from vppc.profiles.step_times import StepTimes
 from vppc.render.report import report_text
-from vppc.render.tables import count, percent, seconds, signed, table
+from vppc.render.slip import slip_json, slip_text
+from vppc.render.tables import Table, count, percent, seconds, signed, table
 
 LISTED_TYPES = 8
 """So many kernel types are listed, those that take longest."""
@@ -68,9 +69,15 @@ def measured_text(measured: Measured) -> str:
         lines.append(
             "note: these costs are not this machine's, nor is the efficiency; vppc calibrate fits some to a journal"
         )
-    differences = differences_table(schedule, measured.differences, ("planned", "measured"))
+    listed = len(measured.differences)
+    differences = differences_table(schedule, measured.differences, ("planned", "measured")).text()
     return "\n\n".join(
-        [report_text(schedule, fact), "\n".join(lines), f"largest differences between plan and fact\n{differences}"]
+        [
+            report_text(schedule, fact),
+            "\n".join(lines),
+            slip_text(schedule, measured.slip, ("the plan", "the run"), listed),
+            f"largest differences between plan and fact\n{differences}",
+        ]
     )
 
 
@@ -85,9 +92,9 @@ def pace(measured: Measured) -> str:
     return f"{said}; {slowest}; by rank {listed}{', ..' if len(ratios) > LISTED_RANKS else ''}"
 
 
-def differences_table(schedule: Schedule, differences: Sequence[Difference], names: tuple[str, str]) -> str:
+def differences_table(schedule: Schedule, differences: Sequence[Difference], names: tuple[str, str]) -> Table:
     """Instructions that took different times in two runs of a schedule, which are called ``names``."""
-    return table(
+    return Table(
         ("rank", "instruction", f"{names[0]} at", "took", f"{names[1]} at", "took", "difference"),
         [
             (
@@ -124,6 +131,7 @@ def measured_json(measured: Measured) -> dict[str, Any]:
             }
             for each in measured.differences
         ],
+        "slip": slip_json(measured.journal.schedule, measured.slip, len(measured.differences)),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
@@ -50,6 +51,17 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+class Table(NamedTuple):
+    """A table, to be shown as text or otherwise; ``align`` as :func:`table` has it."""
+
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    align: str
+
+    def text(self) -> str:
+        return table(*self)
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> str:

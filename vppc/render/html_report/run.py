@@ -24,6 +24,7 @@ from vppc.render.html_report.page import Page, Section, html_table, paragraph
 from vppc.render.lanes import Run
 from vppc.render.listing import headline
 from vppc.render.profile import differences_table, pace
+from vppc.render.slip import left_line, slip_line, slip_table, worst
 from vppc.render.tables import count, percent, seconds
 
 LISTED_REQUESTS = 40
@@ -206,7 +207,12 @@ def _differences(measured: Measured | None) -> list[Section]:
         f"Clocks agree to within {seconds(measured.journal.uncertainty)}."
     )
     table = differences_table(measured.journal.schedule, measured.differences, ("planned", "measured"))
-    return [Section("Plan and fact", f"{paragraph(text)}<pre>{escape(table)}</pre>")]
+    schedule, listed, slipped = measured.journal.schedule, len(measured.differences), measured.slip
+    names = "the plan", "the run"
+    body = paragraph(f"{text}\n{slip_line(slipped, names)}.")
+    if worst(slipped, listed):
+        body += html_table(*slip_table(schedule, slipped, names, listed)) + paragraph(left_line(slipped, listed))
+    return [Section("Plan and fact", f"{body}<h3>Instructions that took another time</h3>{html_table(*table)}")]
 
 
 def _requests(run: Run, report: Report | None) -> str:
