@@ -68,9 +68,36 @@ def test_a_server_refuses_it_too_before_it_starts() -> None:
 
 @pytest.mark.parametrize("command", QUICK)
 def test_a_prompt_longer_than_the_models_context_is_noted(command: str, tmp_path: Path) -> None:
-    note = "note: a prompt has 131,073 tokens, but llama-3.1-70b is published for 131,072: it needs rotary scaling\n"
+    note = (
+        "note: a prompt has 131,073 tokens, but llama-3.1-70b is published for 131,072: serve it with rotary scaling, "
+        'in its config.json "rope_scaling": {"rope_type": "yarn", "factor": 2.0, ..}\n'
+    )
     assert run(command, 131073, tmp_path, *LLAMA).stderr.count(note) == 1
     assert "note: a prompt" not in run(command, 131072, tmp_path, *LLAMA).stderr
+
+
+DEFAULT = "note: deepseek-v3.1 is priced on a 910c (default); --device names another"
+PUBLISHED = "note: deepseek-v3.1 is published in fp8, and priced in bf16: --weight-dtype "
+
+
+@pytest.mark.parametrize("command", [*QUICK, "model"])
+@pytest.mark.parametrize(
+    ("options", "notes"),
+    [
+        ((), [DEFAULT, PUBLISHED + "w8a8 prices 8 bits, for a 910c has no fp8"]),
+        (("--device", "h200"), [PUBLISHED + "fp8 prices 8 bits"]),
+        (("--device", "910c", "--weight-dtype", "w8a8"), []),
+        (("--device", "h200", "--weight-dtype", "bf16"), []),
+    ],
+)
+def test_what_nobody_chose_is_said(command: str, options: tuple[str, ...], notes: list[str], tmp_path: Path) -> None:
+    if command == "model":
+        shown = CliRunner().invoke(vppc, ["model", "deepseek-v3.1", "--tp", "16", "--ep", "16", *options])
+        notes = notes if "--device" in options else []  # and nothing is priced
+    else:
+        shown = run(command, 8192, tmp_path, "--model", "deepseek-v3.1", "--tp", "16", "--ep", "16", *options)
+    assert shown.exception is None
+    assert [line for line in shown.stderr.splitlines() if line.startswith("note: deepseek")] == notes
 
 
 @pytest.mark.parametrize(

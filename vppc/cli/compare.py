@@ -10,7 +10,7 @@ from pathlib import PurePath
 import click
 
 from vppc import __version__
-from vppc.cli.machine import NETWORK, note_context
+from vppc.cli.machine import DEFAULT_DEVICE, NETWORK, note_context, note_pricing
 from vppc.cli.needs import check_beside, check_needs, model_needs, picture_needs, strategy_needs
 from vppc.cli.number import COUNT, Number
 from vppc.cli.output import JSON, PICTURES, Output, wants_json
@@ -43,7 +43,7 @@ SIZES = (2048, 4096, 8192, 16384, 24576, 32768)
 @click.option("--pp", type=click.IntRange(1, 1024), default=2, show_default=True, help="Pipeline ranks.")
 @click.option("--cost", "cost_files", metavar="FILE", multiple=True, help="Cost file; repeat for more.")
 @click.option("--model", "models", metavar="NAME|FILE", multiple=True, help="Model, priced by roofline; repeatable.")
-@click.option("--device", default="910c", show_default=True, help="With --model: the device.")
+@click.option("--device", help=f"With --model: the device [default: {DEFAULT_DEVICE}].")
 @click.option("--tp", type=WAYS, default=1, show_default=True, help="With --model: devices a rank (tensor parallel).")
 @click.option("--ep", type=WAYS, default=1, show_default=True, help="With --model: devices that share the experts.")
 @click.option("--weight-dtype", help="With --model: dtype of the weights [default: the model's].")
@@ -104,7 +104,7 @@ def command(
     pp: int,
     cost_files: tuple[str, ...],
     models: tuple[str, ...],
-    device: str,
+    device: str | None,
     tp: int,
     ep: int,
     weight_dtype: str | None,
@@ -196,8 +196,10 @@ def command(
 
 
 def _modelled(
-    spec: ModelSpec, device: str, tp: int, ep: int, weight_dtype: str | None, network: bool
+    spec: ModelSpec, device: str | None, tp: int, ep: int, weight_dtype: str | None, network: bool
 ) -> tuple[CostModel, Machine | None]:
+    note_pricing(spec, device, weight_dtype)
+    device = device or DEFAULT_DEVICE
     cost = roofline_cost(spec, find_device(device), tp=tp, ep=ep, weight_dtype=weight_dtype, network=network)
     return cost, Machine(spec, device, tp, ep, weight_dtype)
 

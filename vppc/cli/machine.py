@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import click
 
 from vppc.analysis.memory import check_memory
-from vppc.costs.devices import Device, find_device
+from vppc.costs.devices import MULTIPLIED, Device, find_device
 from vppc.costs.document import check_layers, read_cost
 from vppc.costs.model import CostModel
 from vppc.costs.roofline import roofline_cost
@@ -23,6 +24,9 @@ from vppc.render.tables import count
 NETWORK = click.option(
     "--network", is_flag=True, help="Price transfers over the network between nodes, not over the links of a node."
 )
+
+DEFAULT_DEVICE = "910c"
+"""What a model is priced on where no device is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ class Machine:
                 )
             cost = read_cost(file)
         elif self.spec is not None:
+            note_pricing(self.spec, self.device, self.weight_dtype)
             cost = roofline_cost(
                 self.spec,
                 self._device(),
@@ -83,7 +88,7 @@ class Machine:
         return check_memory(schedule, self.spec, self._device(), tp=self.tp, ep=self.ep, weight_dtype=self.weight_dtype)
 
     def _device(self) -> Device:
-        return find_device(self.device or "910c")
+        return find_device(self.device or DEFAULT_DEVICE)
 
     def note_ways(self, cost: CostModel) -> None:
         """Say so when costs are named after other parallel ways (``..-tp8-ep8``) than the command line has."""
@@ -97,12 +102,28 @@ class Machine:
                 )
 
 
+def note_pricing(spec: ModelSpec, device: str | None, weight_dtype: str | None) -> None:
+    """Say what a model is priced on and in where nobody said it: the default device, not the published weights."""
+    if device is None:
+        click.echo(f"note: {spec.name} is priced on a {DEFAULT_DEVICE} (default); --device names another", err=True)
+    if spec.published_dtype and weight_dtype is None:
+        chosen = find_device(device or DEFAULT_DEVICE)
+        flag = spec.published_dtype if MULTIPLIED[spec.published_dtype] in chosen.flops else "w8a8"
+        instead = "" if flag == spec.published_dtype else f", for a {chosen.name} has no {spec.published_dtype}"
+        click.echo(
+            f"note: {spec.name} is published in {spec.published_dtype}, and priced in {spec.weight_dtype}: "
+            f"--weight-dtype {flag} prices 8 bits{instead}",
+            err=True,
+        )
+
+
 def note_context(spec: ModelSpec | None, prompts: Iterable[Request]) -> None:
     """Say so when prompts are longer than what the model was published for."""
     longest = max((request.prompt_tokens for request in prompts), default=0)
     if spec is not None and spec.context and longest > spec.context:
         click.echo(
             f"note: a prompt has {count(longest, 'token')}, but {spec.name} is published for "
-            f"{count(spec.context)}: it needs rotary scaling",
+            f"{count(spec.context)}: serve it with rotary scaling, in its config.json "
+            f'"rope_scaling": {{"rope_type": "yarn", "factor": {ceil(longest / spec.context)}.0, ..}}',
             err=True,
         )

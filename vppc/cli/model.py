@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 import click
 
-from vppc.cli.machine import NETWORK
+from vppc.cli.machine import NETWORK, note_pricing
 from vppc.cli.needs import check_needs
 from vppc.cli.output import JSON, Output
 from vppc.costs.devices import DEVICES, find_device
@@ -22,6 +22,9 @@ from vppc.models.spec import ModelSpec
 from vppc.models.weights import WEIGHT_BYTES, Sharding
 from vppc.render.tables import count, seconds, table
 
+_LEGEND = (
+    "seconds of one layer and chunk: fixed, and for each of the chunk's tokens, its pairs, and its prefix's tokens"
+)
 WAYS = click.IntRange(1, 65536)
 
 
@@ -74,6 +77,7 @@ def command(
     spec = load_model(model)
     cost = None
     if device is not None:
+        note_pricing(spec, device, weight_dtype)
         cost = roofline_cost(
             spec,
             find_device(device),
@@ -122,7 +126,7 @@ def _cost_text(cost: CostModel) -> str:
     return "\n\n".join(
         [
             f"{cost.name}, by roofline: efficiencies are priors, not measurements",
-            table(["layers", *(name.replace("_", " ") for name in used)], rows, ">"),
+            f"{table(['layers', *(name.replace('_', ' ') for name in used)], rows, '>')}\n{_LEGEND}",
             table(["beside layers", "fixed", "per token"], beside),
         ]
     )

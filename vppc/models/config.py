@@ -15,6 +15,7 @@ from pydantic import Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from vppc.errors import InputError
+from vppc.ir.instruction import LARGEST
 from vppc.ir.schema import Layers
 from vppc.json_text import shown
 from vppc.models.spec import (
@@ -44,6 +45,8 @@ class Config(TypedDict):
     torch_dtype: NotRequired[str]
     dtype: NotRequired[str]
     quantization_config: NotRequired[dict[str, Any]]
+    rope_scaling: NotRequired[dict[str, Any]]
+    rope_parameters: NotRequired[dict[str, Any]]
     model_type: NotRequired[str]
     num_nextn_predict_layers: NotRequired[Annotated[int, Field(ge=0, le=1000)]]
 
@@ -145,7 +148,7 @@ class _Reader:
             indexer=indexer,
             tied=config.get("tie_word_embeddings", False),
             mtp=config.get("num_nextn_predict_layers", 0),
-            context=config.get("max_position_embeddings", 0),
+            context=_context(config),
             weight_dtype=_weight_dtype(config),
         )
 
@@ -286,6 +289,18 @@ class _Reader:
 def _run_lengths(feed_forwards: list[FeedForward], modes: list[IndexerMode]) -> tuple[LayerKind, ...]:
     groups = groupby(zip(feed_forwards, modes, strict=True))
     return tuple(LayerKind(len(list(same)), feed_forward, mode) for (feed_forward, mode), same in groups)
+
+
+def _context(config: Config) -> int:
+    """The longest prompt, of which YaRN makes more: ``factor`` times what the model was trained for."""
+    published = config.get("max_position_embeddings", 0)
+    scaling = config.get("rope_parameters", config.get("rope_scaling", {}))
+    if scaling.get("rope_type", scaling.get("type")) != "yarn":
+        return published
+    factor, trained = scaling.get("factor"), scaling.get("original_max_position_embeddings", published)
+    if not isinstance(factor, int | float) or not isinstance(trained, int) or not 1 <= factor * trained < LARGEST:
+        return published
+    return max(published, int(factor * trained))
 
 
 def _weight_dtype(config: Config) -> str:

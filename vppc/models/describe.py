@@ -22,6 +22,9 @@ from vppc.models.weights import (
 )
 from vppc.render.tables import count, table
 
+_LEGEND = "of one layer; a pair: a token of the prompt, and one at or before it that it attends to"
+"""What the table of the kinds of layers is about."""
+
 
 def describe(spec: ModelSpec, sharding: Sharding, weight_dtype: str) -> dict[str, Any]:
     """The JSON of ``vppc model --json``. Bytes are those of one device; FLOPs those of all.
@@ -65,7 +68,7 @@ def description(spec: ModelSpec, sharding: Sharding, weight_dtype: str) -> str:
     facts = describe(spec, sharding, weight_dtype)
     width = max(map(len, (label for label, _ in _lines(spec, facts))))
     lines = [f"{label:<{width}}  {text}" for label, text in _lines(spec, facts)]
-    return "\n".join([*lines, "", _kind_table(spec, facts["kinds"])])
+    return "\n".join([*lines, "", _kind_table(spec, facts["kinds"]), _LEGEND])
 
 
 def _kind(spec: ModelSpec, kind: LayerKind, sharding: Sharding, dtype: str) -> dict[str, Any]:
@@ -113,7 +116,8 @@ def _lines(spec: ModelSpec, facts: dict[str, Any]) -> Iterable[tuple[str, str]]:
         "payload",
         (f"{names}: {payload_bytes(tensors, facts['tp']):,.0f} bytes a token and device, at the widest cut"),
     )
-    yield "shared", f"by tp {facts['tp']}, experts by ep {facts['ep']}; weights in {facts['weight_dtype']}"
+    published = f" (published in {spec.published_dtype})" if spec.published_dtype else ""
+    yield "shared", f"by tp {facts['tp']}, experts by ep {facts['ep']}; weights in {facts['weight_dtype']}{published}"
 
 
 def _attention(spec: ModelSpec) -> str:
@@ -128,10 +132,18 @@ def _attention(spec: ModelSpec) -> str:
 
 
 def _kind_table(spec: ModelSpec, kinds: list[dict[str, Any]]) -> str:
-    headers = ["layers", "feed-forward", "parameters", "active", "weights/device", "KV B/token", "FLOP/pair"]
+    headers = [
+        "layers",
+        "feed-forward",
+        "parameters",
+        "active",
+        "weights a device",
+        "KV a token, device",
+        "FLOP a pair",
+    ]
     latent, indexed = any(kind["flops_per_prefix_token"] for kind in kinds), spec.indexer is not None
-    headers += ["FLOP/prefix token"] if latent else []
-    headers += ["indexer", "FLOP/indexer pair"] if indexed else []
+    headers += ["FLOP a prefix token"] if latent else []
+    headers += ["indexer", "FLOP an indexer pair"] if indexed else []
     rows = []
     for kind in kinds:
         row = [
@@ -139,8 +151,8 @@ def _kind_table(spec: ModelSpec, kinds: list[dict[str, Any]]) -> str:
             _feed_forward(kind["feed_forward"]),
             _millions(kind["parameters"]),
             _millions(kind["active_parameters"]),
-            f"{kind['weight_bytes'] / 2**20:,.1f} MiB",
-            count(kind["kv_bytes_per_token"]),
+            _bytes(kind["weight_bytes"]),
+            f"{count(kind['kv_bytes_per_token'])} B",
             count(kind["flops_per_pair"]),
         ]
         row += [f"{kind['flops_per_prefix_token'] / 1e6:,.2f} M"] if latent else []
@@ -158,6 +170,10 @@ def _feed_forward(facts: dict[str, Any]) -> str:
         return f"dense {count(facts['width'])}"
     shared = f" + shared {count(facts['shared_width'])}" if facts["shared_width"] else ""
     return f"{facts['per_token']} of {facts['count']} experts of {count(facts['width'])}{shared}"
+
+
+def _bytes(number: int) -> str:
+    return f"{number / 2**30:,.2f} GiB" if number >= 2**30 else f"{number / 2**20:,.1f} MiB"
 
 
 def _billions(number: int) -> str:

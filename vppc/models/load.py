@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
@@ -33,13 +34,15 @@ def load_model(name_or_path: str) -> ModelSpec:
     """
     preset = (name_or_path.partition("/")[2] if _is_published(name_or_path) else name_or_path).lower()
     if preset in _presets():
-        return parse_config(_presets()[preset], preset, f"preset {preset}")
+        config = _presets()[preset]
+        spec = parse_config(config, preset, f"preset {preset}")
+        return replace(spec, published_dtype=config.get("published_dtype", ""))
     if not _is_path(name_or_path):
-        close = get_close_matches(preset, _presets(), n=1)
-        known = f"the presets are {', '.join(_presets())}; or give the path of a config.json"
+        close = get_close_matches(preset, _presets())
+        nearest = f"; the nearest names are {', '.join(close)}" if close else ""
         raise InputError(
             f"unknown model {name_or_path!r}",
-            remedy=f"did you mean {close[0]}? {known}" if close else known,
+            remedy=f"give the path of its config.json, or a preset{nearest}; all: {', '.join(_presets())}",
         )
     path = os.path.join(name_or_path, "config.json") if os.path.isdir(name_or_path) else name_or_path
     file = source_name(path)
@@ -50,7 +53,10 @@ def load_model(name_or_path: str) -> ModelSpec:
 
 @cache
 def _presets() -> dict[str, Any]:
-    """The published configs of some models, cut down to the fields that :mod:`vppc.models.config` reads."""
+    """The published configs of some models, cut down to the fields that :mod:`vppc.models.config` reads.
+
+    ``published_dtype`` stands for the quantization of those whose published weights have 8 bits.
+    """
     presets: dict[str, Any] = loads((files("vppc.models") / "presets.json").read_text(encoding="utf-8"))
     return presets
 
