@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from runtime.arguments import parse
+from runtime.launched import end_with_the_launcher
 from vppc.errors import VppcError
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one process of a schedule; a failure is one message on stderr and an exit status."""
     try:
+        end_with_the_launcher()
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # what torch logs of a lost store, the watchdog tells
         given = sys.argv[1:] if arguments is None else arguments
         if "--selftest" in given:
             from runtime.selftest.command import main as selftest

@@ -6,9 +6,12 @@ import importlib.metadata
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,7 +36,15 @@ from runtime.devices.settings import Setting  # noqa: E402
 from runtime.selftest import probes  # noqa: E402
 from runtime.selftest.command import parse, read_base  # noqa: E402
 from runtime.selftest.probes import Point, Probe, fit, ring  # noqa: E402
-from runtime.selftest.report import Measured, Process, Report, cost_json, report_json, report_text  # noqa: E402
+from runtime.selftest.report import (  # noqa: E402
+    Measured,
+    Process,
+    Report,
+    cost_json,
+    installed_text,
+    report_json,
+    report_text,
+)
 from vppc.cli import main as vppc  # noqa: E402
 from vppc.cli import vppc as vppc_group  # noqa: E402
 from vppc.costs.document import parse_cost  # noqa: E402
@@ -180,7 +191,6 @@ NPU = Report(
 class TestReport:
     def test_text(self) -> None:
         assert report_text(NPU).splitlines() == [
-            "python 3.11.7, torch 2.10.0",
             "problem: process 1 has torch 2.9.0, process 0 2.10.0",
             "",
             "process  host    device                    clock                           communicators",
@@ -194,6 +204,9 @@ class TestReport:
             "1 -> 0   21.23 us  70.00 GB/s  69.00 GB/s   68.00 GB/s",
             "",
             "interference: compute takes 3.1% longer beside transfers",
+        ]
+        assert installed_text(NPU.device, NPU.processes[0].packages, NPU.settings).splitlines() == [
+            "python 3.11.7, torch 2.10.0",
             "",
             "setting            value   what it is",
             "-----------------  ------  -------------------------",
@@ -207,10 +220,11 @@ class TestReport:
         process = Process(
             0, "here", "x86_64 CPU", (*HERE, Package("vllm", None, "serving", "pip install vllm")), 0, 0, None, None
         )
+        told = installed_text("cpu", process.packages, ())
         shown = report_text(replace(NPU, device="cpu", settings=(), processes=(process,)))
-        assert "vllm is not installed (for serving: pip install vllm)" in shown
+        assert "vllm is not installed (for serving: pip install vllm)" in told
         assert "communicators" not in shown
-        assert "setting" not in shown
+        assert "setting" not in told + shown
 
     def test_json_has_every_number(self) -> None:
         found = json.loads(report_json(NPU))
@@ -304,7 +318,7 @@ class TestUsage:
         monkeypatch.setattr(os, "execv", become)
         with pytest.raises(SystemExit):
             main(["--selftest", "--pp", "3", "--json"])
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", "-m", "runtime"]
+        launcher = ["-m", "runtime.selftest.launch", "--standalone", "--nproc-per-node=3", "-m", "runtime"]
         assert called == [(sys.executable, [sys.executable, *launcher, "--selftest", "--pp", "3", "--json"])]
 
 
@@ -424,16 +438,16 @@ class TestDoctor:
         assert found["torch"]["version"] is None
         assert found["python"]["version"] == ".".join(map(str, sys.version_info[:3]))
 
-    @pytest.mark.parametrize(("ended", "status"), [(0, 0), (2, 2), (-9, 137)])
-    def test_it_runs_the_self_test(self, ended: int, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_it_becomes_the_self_test(self, monkeypatch: pytest.MonkeyPatch) -> None:
         called: list[list[str]] = []
-        monkeypatch.setattr(
-            "vppc.cli.doctor.subprocess.run",
-            lambda command, check: (called.append(command), SimpleNamespace(returncode=ended))[1],
-        )
-        with pytest.raises(SystemExit) as stopped:
+
+        def become(path: str, command: list[str]) -> None:
+            called.append(command)
+            raise SystemExit(0)
+
+        monkeypatch.setattr(os, "execv", become)
+        with pytest.raises(SystemExit):
             vppc(["doctor", "--pp", "4", "--cost", "c.json", "--bytes-per-token", "9", "-o", "here.json", "--json"])
-        assert stopped.value.code == status
         (command,) = called
         assert command[:4] == [sys.executable, "-m", "runtime", "--selftest"]
         options = parse(command[3:])  # the self-test understands them
@@ -459,6 +473,44 @@ class TestDoctor:
         assert shown.returncode == 0, shown.stderr
         assert "0 -> 1" in shown.stdout
         assert "interference" in shown.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has ended")
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGKILL, -9)])
+def test_ranks_end_with_the_doctor_and_leave_no_trace(number: int, status: int, tmp_path: Path) -> None:
+    mark = f"VPPC_TEST_{number}_{os.getpid()}"
+
+    def alive() -> list[str]:
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if mark.encode() in (process / "environ").read_bytes():
+                    found.append((process / "cmdline").read_text().replace("\0", " "))
+        return found
+
+    with (tmp_path / "stderr").open("w+") as errors:
+        command = [sys.executable, "-m", "vppc", "doctor", "--device", "cpu", "--timeout", "20"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", mark: "1"}
+        doctor = subprocess.Popen(
+            command, cwd=worlds.ROOT, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+        try:
+            assert doctor.stdout is not None
+            assert doctor.stdout.readline().startswith("python 3")  # said before anything is measured
+            assert len(alive()) == 3
+            doctor.send_signal(number)
+            assert doctor.wait(timeout=60) == status
+            deadline = time.monotonic() + 30
+            while alive() and time.monotonic() < deadline:
+                time.sleep(0.1)
+            assert alive() == []
+        finally:
+            doctor.kill()
+            doctor.communicate()
+        errors.seek(0)
+        said = errors.read()
+    assert "Traceback" not in said
+    assert "Exception raised from" not in said
 
 
 @pytest.mark.parametrize("method", [Probe.alone, Probe.crossing, Probe.together, Probe.interference])

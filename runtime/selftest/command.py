@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from runtime.arguments import DEVICES
 from runtime.arguments import parse as parse_run
-from runtime.selftest.report import cost_json, report_json, report_text
+from runtime.selftest.report import cost_json, installed_text, report_json, report_text
 from vppc.errors import InputError
 from vppc.files import check_writable, read_text, write_text
 from vppc.json_text import loads
@@ -52,12 +52,19 @@ def main(arguments: Sequence[str]) -> None:
     session_arguments = parse_run(["selftest", f"--device={options.device}", f"--timeout={options.timeout}"])
     if "RANK" not in os.environ:
         _launch(options.pp, arguments)
-    from runtime.selftest.measure import measure  # it imports torch, which takes seconds
+    from runtime.devices.settings import check_settings
+    from runtime.selftest.measure import installed, measure  # it imports torch, which takes seconds
     from runtime.session import Session
 
     with Session(session_arguments) as session:
-        report = measure(session, options.max_bytes)
-        if session.world.process == 0:
+        first = session.world.process == 0
+        shown = first and options.output != "-" and not options.as_json
+        if shown:
+            device = session.device.name
+            sys.stdout.write(f"{installed_text(device, installed(device), check_settings(device, os.environ))}\n\n")
+            sys.stdout.flush()
+        report = measure(session, options.max_bytes, aloud=first and sys.stderr.isatty())
+        if first:
             if base is not None and options.bytes_per_token is not None:
                 write_text(options.output, cost_json(base, report, options.bytes_per_token))
             if options.output != "-":
@@ -116,7 +123,9 @@ def read_base(options: Options) -> dict[str, Any] | None:
 def _launch(processes: int, arguments: Sequence[str]) -> NoReturn:
     """Become a launcher of processes that do the same."""
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m", "runtime"]
+    if sys.stderr.isatty():
+        sys.stderr.write(f"starting {processes} processes ..\n")
+    launcher = ["-m", "runtime.selftest.launch", "--standalone", f"--nproc-per-node={processes}", "-m", "runtime"]
     os.execv(sys.executable, [sys.executable, *launcher, *arguments])
 
 

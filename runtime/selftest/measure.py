@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -23,13 +24,18 @@ LARGEST = {"cpu": 2**23, "cuda": 2**26, "npu": 2**26}
 """Bytes of the largest transfer that is measured, unless told."""
 
 
-def measure(session: Session, max_bytes: int | None = None) -> Report:
-    """What this process and the others find together; all call it, and get the same. InputError for one alone."""
+def measure(session: Session, max_bytes: int | None = None, *, aloud: bool = False) -> Report:
+    """What this process and the others find together; all call it, and get the same. InputError for one alone.
+
+    ``aloud``: say on stderr what is done.
+    """
     if session.world.size == 1:
         raise InputError("measures transfers between processes, and there is one", file="--selftest", remedy="--pp 2")
 
     def doing(words: str) -> None:
         session.position.prepare(words, State.WAITING)
+        if aloud:
+            sys.stderr.write(f"{words} ..\n")
 
     world, device = session.world, session.device
     doing("comparing clocks")
@@ -48,7 +54,7 @@ def measure(session: Session, max_bytes: int | None = None) -> Report:
         world.process,
         platform.node(),
         device.describe(),
-        _packages(device.name),
+        installed(device.name),
         clock.offset,
         clock.uncertainty,
         None if free is None or left is None else free - left,
@@ -76,7 +82,8 @@ def _transfers(probe: Probe, sizes: Sequence[int]) -> tuple[tuple[Measured, ...]
     return tuple(measured), probe.interference(largest, together)
 
 
-def _packages(device: str) -> tuple[Package, ...]:
+def installed(device: str) -> tuple[Package, ...]:
+    """What is installed for a device of that kind."""
     if device != "npu":
         return packages()
     return (*packages(), Package("CANN", cann_version() or None, "Ascend NPUs", "the CANN toolkit"))

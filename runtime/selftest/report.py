@@ -90,23 +90,27 @@ def cost_json(base: Mapping[str, Any], report: Report, bytes_per_token: int) -> 
 
 def report_text(report: Report) -> str:
     """The report for people."""
-    parts = [_installed(report.processes), _processes(report.processes), _channels(report.channels)]
+    parts = [_unlike(report.processes), _processes(report.processes), _channels(report.channels)]
     parts.append(f"interference: compute takes {percent(report.interference)} longer beside transfers")
-    if report.device != "cpu":
-        parts.append(_settings(report.settings))
-    problems = [f"problem: {setting.name} {setting.problem}" for setting in report.settings if setting.problem]
-    return "\n\n".join([*parts, *problems]) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _installed(processes: Sequence[Process]) -> str:
-    first = processes[0]
-    lines = [", ".join(f"{package.name} {package.version}" for package in first.packages if package.version)]
+def installed_text(device: str, packages: Sequence[Package], settings: Sequence[Setting]) -> str:
+    """What is known before anything is measured; ends without a newline."""
+    lines = [", ".join(f"{package.name} {package.version}" for package in packages if package.version)]
     lines += [
         f"{package.name} is not installed (for {package.needed}: {package.remedy})"
-        for package in first.packages
+        for package in packages
         if package.version is None
     ]
-    lines += [
+    parts = ["\n".join(lines), *([_settings(settings)] if device != "cpu" else [])]
+    problems = [f"problem: {setting.name} {setting.problem}" for setting in settings if setting.problem]
+    return "\n\n".join([*parts, *problems])
+
+
+def _unlike(processes: Sequence[Process]) -> str:
+    first = processes[0]
+    lines = [
         f"problem: process {process.process} has {name} {version or 'not at all'}, process 0 {first.versions[name]}"
         for process in processes
         for name, version in process.versions.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 import sys
 from dataclasses import asdict
 
@@ -57,8 +57,9 @@ def command(context: click.Context, /, as_json: bool, **options: object) -> None
     given = [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None] + [
         "--json"
     ] * as_json
-    ended = subprocess.run([sys.executable, "-m", "runtime", "--selftest", *given], check=False)
-    context.exit(ended.returncode if ended.returncode >= 0 else 128 - ended.returncode)
+    sys.stdout.flush()
+    # become it: whatever ends this process ends the launcher, and with it the ranks
+    os.execv(sys.executable, [sys.executable, "-m", "runtime", "--selftest", *given])
 
 
 def _text(found: tuple[Package, ...], as_json: bool) -> str:
