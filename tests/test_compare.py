@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from tests.plans import DEEPSEEK, compiled, price
 from vppc.cli import main, vppc
-from vppc.compare import Case, Outcome, Row, cases, compare, equal_prompts, gain, judge
+from vppc.compare import Case, Outcome, Row, cases, compare, equal_prompts, gain, judge, widened
 from vppc.compiler import compile_schedule
 from vppc.costs.document import cost_json
 from vppc.costs.model import CostModel, LayerCost
@@ -100,6 +100,8 @@ queue  strategy                     1      2  chunks  tokens/s  efficiency  bubb
     4  cpp                      28 s*  34 s        4     0.143       71.4%      28.6% 28.6%
     4  dcpp (wait, 0 warm-ups)  28 s*  34 s        4     0.143       71.4%      28.6% 28.6%
     4  vpp-async                25 s*  31 s        4      0.16       80.0%      20.0% 20.0%
+
+dcpp (wait, 0 warm-ups) is cpp for 4, to every digit in its best chunks of 1: none is cut below --min-chunk, 4,096
 
 vpp-async gains over
 
@@ -318,3 +320,22 @@ def test_refusals_do_not_win() -> None:
     refused = Outcome(contest("cpp")[0], refusal="no")
     row = Row((refused, judge(contest("cpp")[1])))
     assert row.best is row.outcomes[1]
+
+
+def test_sizes_go_on_while_the_best_is_at_their_edge() -> None:
+    """In the paper's setting smaller chunks are better down to one token; a fixed cost alone wants the whole prompt."""
+    rows = widened(compare(contest("cpp", "vpp", tokens=(8,), sizes=(4, 8))))
+    assert [[o.case.options.chunk_size for o in row.outcomes] for row in rows] == [[1, 2, 4, 8]] * 2
+    assert rows == compare(contest("cpp", "vpp", tokens=(8,), sizes=(1, 2, 4, 8)))
+    fixed = CostModel((LayerCost(4, fixed=1.0),))
+    few = compare(cases(fixed, [equal_prompts(64)], [Options(strategy="vpp-async")], (1, 2)))
+    assert [o.case.options.chunk_size for o in widened(few)[0].outcomes] == [1, 2, 4, 8, 16]
+    assert [o.case.options.chunk_size for o in widened(few, times=1)[0].outcomes] == [1, 2, 4]
+
+
+def test_only_the_sizes_that_nobody_chose_are_widened(unit: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--cost", unit, "--strategy", "cpp", "--tokens", "4000", "--json")
+    [row] = json.loads(run(capsys, *options)[1])["rows"]
+    assert [outcome["chunk_size"] for outcome in row["outcomes"]][:4] == [256, 512, 1024, 2048]
+    [row] = json.loads(run(capsys, *options, "--chunk-size", "2048", "--chunk-size", "4096")[1])["rows"]
+    assert ([outcome["chunk_size"] for outcome in row["outcomes"]], row["may_be_better"]) == ([2048, 4096], "smaller")

@@ -59,7 +59,13 @@ def test_a_plan_that_fits_says_how_full_the_fullest_rank_is(tmp_path: Path) -> N
     kv = [each["kv_per_token"] * each["kv_tokens"] / 2**30 for each in memories]
     [line] = [line for line in noted.stderr.splitlines() if "memory" in line]
     assert line.startswith("rank 1 needs most memory: ")
-    assert line.endswith(f" of 60.66 GiB a device, {kv[1]:.2f} of it KV for 131,072 tokens")
+    gib = {part: memories[1][part] / 2**30 for part in ("weights", "buffers")}
+    rest = sum(memories[1][part] for part in ("activations", "workspace", "communicators", "reserve")) / 2**30
+    assert " of 60.66 GiB a device: " in line
+    assert line.endswith(
+        f"weights {gib['weights']:.2f}, KV {kv[1]:.2f} for 131,072 tokens, buffers {gib['buffers']:.2f}, "
+        f"the rest {rest:.2f}"
+    )
     assert "memory" not in compile_with("--tokens", "8K", "--cost", COST, "-o", str(tmp_path / "plan.json")).stderr
 
 

@@ -1,6 +1,7 @@
 """Tuned schedules as a user gets them: better than any fixed chunk, ordinary, within what was asked, and bounded."""
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from vppc.analysis.memory import Memory, loads_of
+from runtime.vllm_plugin.settings import Fold, read_settings
+from vppc.analysis.memory import Memory, known_memory, loads_of, memory_line
 from vppc.analysis.report import predict
 from vppc.cli import vppc
 from vppc.compiler import compile_schedule
@@ -25,8 +27,11 @@ from vppc.models import ModelSpec, load_model
 from vppc.models.payload import payload_bytes, widest_payload
 from vppc.models.weights import Sharding
 from vppc.passes.strategies import Options
+from vppc.render.tuning import tuning_text
+from vppc.tuning.beside import beside
 from vppc.tuning.engines import Setting, engine_settings
 from vppc.tuning.prices import Prices
+from vppc.tuning.robust import World
 from vppc.tuning.room import Room
 from vppc.tuning.search import Search
 from vppc.tuning.tune import Task, Tuned, advice, placements, proven, steps, tune
@@ -119,6 +124,55 @@ def test_what_engines_can_be_told_and_why_not_the_rest(cost: CostModel, long_pro
     assert told["vLLM-Ascend", "vpp_layer_ranges"].refusal.endswith("into two stages, and these are 1")
     batched = compile_schedule((Request("a", 200), Request("b", 300)), MODEL, cost, replace(options, token_budget=4096))
     assert "hold several prompts" in engine_settings(batched)[1].refusal
+
+
+def test_vllm_with_the_plugin_is_told_layers_and_chunks(long_prompt: Tuned, cost: CostModel) -> None:
+    """The value goes through a shell, and through what the plugin reads it with."""
+    told = engine_settings(long_prompt.schedule, "it's.json")[-1]
+    config, *rest = shlex.split(told.value)
+    assert rest == ["-pp", "2", "--max-num-batched-tokens", str(max(c.tokens for c in long_prompt.schedule.chunks))]
+    fold = read_settings(json.loads(config))
+    assert isinstance(fold, Fold)
+    assert (fold.strategy, fold.chunks) == ("vpp-async", "it's.json")
+    assert fold.ranges == tuple(
+        tuple(long_prompt.ranges[stage] for stage in mine) for mine in long_prompt.schedule.rank_stages
+    )
+    straight = compile_schedule((Request("a", 9),), MODEL, cost, Options(strategy="cpp", pp=2))
+    assert engine_settings(straight)[-1].refusal.endswith("these are 1 on 2: tune with --placement v")
+
+
+def test_a_plan_is_held_against_strategies_with_one_chunk_size(cost: CostModel, long_prompt: Tuned) -> None:
+    task = Task(requests=(Request("r", 131072),), cost=cost, model=MODEL, pp=2, placement="v")
+    plain, folded, own = beside(task, long_prompt)
+    assert [each.name for each in (plain, folded, own)] == ["cpp", "vpp-async", "vpp-async, these stages"]
+    assert folded.outcome.makespan <= best_fixed(cost, 131072, 2)
+    assert own.outcome.case.options.ranges == long_prompt.ranges
+    told = folded.json(long_prompt.report)
+    assert told["gain"] == told["makespan"] / long_prompt.report.makespan - 1
+    assert long_prompt.report.makespan < own.outcome.makespan < plain.outcome.makespan
+
+
+def test_a_longer_time_to_first_token_is_named(cost: CostModel) -> None:
+    task = Task(requests=(Request("a", 32768), Request("b", 2048)), cost=cost, model=MODEL, pp=2, effort=0.1)
+    [tuned] = tune(replace(task, placement="straight"))
+    others = beside(task, tuned)
+    for ttft, named in ((99.0, True), (0.1, False)):
+        shown = tuning_text([replace(tuned, report=replace(tuned.report, ttft=(ttft, ttft)))], others, [])
+        assert ("longer than of cpp: see --objective both, or ttft" in shown) == named
+
+
+@pytest.mark.parametrize(
+    ("world", "meaning"),
+    [
+        (World("", noise=0.03), "chunks take 3% more or less, at random"),
+        (World("", slow=1, slowdown=0.05), "rank 1 is 5% slower"),
+        (World("", slope=0.8), "attention grows 20% less steeply with the prefix"),
+        (World("", slope=1.2), "attention grows 20% more steeply with the prefix"),
+        (World("", interference=0.1), "compute is slowed down by 10% beside transfers"),
+    ],
+)
+def test_worlds_are_said_in_words(world: World, meaning: str) -> None:
+    assert world.meaning == meaning
 
 
 def test_short_prompts_share_chunks_where_that_helps(cost: CostModel) -> None:
@@ -292,6 +346,8 @@ def test_the_command_writes_a_schedule_and_prints_the_gaps(tmp_path: Path) -> No
     assert shown.exit_code == 0, shown.output
     assert shown.output.startswith("placement  vp  chunks  makespan  efficiency  to any order  to any chunking")
     assert "no chunking on these stages is quicker than" in shown.output
+    assert f'"chunks": "{plan}"' in shown.output
+    assert "where attention grows 20% more steeply with the prefix" in shown.output
     verified = CliRunner().invoke(vppc, ["verify", str(plan)])
     assert "proven" in verified.output
     told = json.loads(run(*quick, "--json").output)
@@ -306,6 +362,9 @@ def test_the_command_keeps_to_a_memory_and_writes_what_ranks_take(tmp_path: Path
     assert shown.exit_code == 0, shown.output
     memories = [program.extra["memory"] for program in parse_schedule(plan.read_text()).programs]
     assert [memory["limit"] for memory in memories] == [60 * GIB, 60 * GIB]
+    [line] = [line for line in shown.output.splitlines() if "needs most memory" in line]
+    assert line == memory_line(known_memory(parse_schedule(plan.read_text())))
+    assert line in CliRunner().invoke(vppc, ["simulate", str(plan)]).output
     refused = run("--pp", "2", "--tokens", "4096", *model, "--memory", "20")
     assert isinstance(refused.exception, CheckFailed)
     assert "2 ranks fit into 20.00 GiB a device" in str(refused.exception)

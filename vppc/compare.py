@@ -14,7 +14,7 @@ from typing import Any, Literal
 from vppc.analysis.memory import RankMemory, memory_plan
 from vppc.analysis.report import Report, predict
 from vppc.compiler import compile_schedule
-from vppc.costs.devices import find_device
+from vppc.costs.devices import Device
 from vppc.costs.model import CostModel
 from vppc.errors import VppcError
 from vppc.ir.schedule import Model, Request, Schedule
@@ -49,18 +49,17 @@ def equal_prompts(tokens: int, prompts: int = 1) -> Queue:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The model and the devices (by name) whose memory has to hold a plan: ``tp`` of them a rank."""
+    """The model and the devices whose memory has to hold a plan: ``tp`` of them a rank."""
 
     spec: ModelSpec
-    device: str
+    device: Device
     tp: int = 1
     ep: int = 1
     weight_dtype: str | None = None
 
     def fullest(self, schedule: Schedule) -> RankMemory:
         """The rank on which the least is left of a compiled schedule's memory."""
-        device = find_device(self.device)
-        ranks = memory_plan(schedule, self.spec, device, tp=self.tp, ep=self.ep, weight_dtype=self.weight_dtype)
+        ranks = memory_plan(schedule, self.spec, self.device, tp=self.tp, ep=self.ep, weight_dtype=self.weight_dtype)
         return min(ranks, key=lambda rank: rank.free)
 
 
@@ -140,6 +139,12 @@ class Row:
             return "larger" if sizes[-1] < self.case.queue.longest else None
         return None
 
+    @property
+    def beyond(self) -> int | None:
+        """The next chunk size at the edge that the best is at: half the smallest, or twice the largest."""
+        sizes = [outcome.case.options.chunk_size for outcome in self.outcomes]
+        return {"smaller": min(sizes) // 2, "larger": 2 * max(sizes), None: None}[self.edge]
+
     def gain_over(self, other: Row) -> float | None:
         """How much more throughput this has, each at its best chunk size, as a part of the other's."""
         return gain(self.best, other.best)
@@ -207,6 +212,36 @@ def compare(contest: Iterable[Case], jobs: int = 1, done: Callable[[], object] =
         outcomes.append(outcome)
         done()
     return tuple(Row(tuple(group)) for _, group in groupby(outcomes, key=_row_of))
+
+
+def widened(
+    rows: tuple[Row, ...], judged: Callable[[list[Case]], tuple[Row, ...]] = compare, times: int = 3
+) -> tuple[Row, ...]:
+    """The rows with smaller or larger chunks, too, until no best is at an edge of the sizes, ``times`` at most.
+
+    A size that one contestant asks for is tried with all that have the same costs, so that they stay comparable.
+    """
+    for _ in range(times):
+        beyond: dict[CostModel, set[int]] = {}
+        for row in rows:
+            if row.beyond is not None:
+                beyond.setdefault(row.case.cost, set()).add(row.beyond)
+        if not beyond:
+            break
+        more = [
+            replace(row.case, options=replace(row.case.options, chunk_size=size))
+            for row in rows
+            for size in beyond.get(row.case.cost, ())
+        ]
+        found = {_row_of(row.best): row.outcomes for row in judged(more)}
+        rows = tuple(
+            Row(tuple(sorted((*row.outcomes, *found.get(_row_of(row.best), ())), key=_chunk_size))) for row in rows
+        )
+    return rows
+
+
+def _chunk_size(outcome: Outcome) -> int:
+    return outcome.case.options.chunk_size
 
 
 def _row_of(outcome: Outcome) -> tuple[CostModel, Queue, str]:

@@ -296,11 +296,15 @@ def known_memory(schedule: Schedule) -> tuple[RankMemory, ...]:
 
 
 def memory_line(ranks: Sequence[RankMemory]) -> str:
-    """The fullest rank in one line: what it needs of the device's memory, and how much of that is KV."""
+    """The fullest rank in one line: what it needs of the device's memory, and for what."""
     fullest = min(ranks, key=lambda rank: rank.free)
-    total, limit, kv = (f"{value / 2**30:.2f}" for value in (fullest.total, fullest.limit, fullest.kv))
-    held = count(fullest.kv_tokens, "token")
-    return f"rank {fullest.rank} needs most memory: {total} of {limit} GiB a device, {kv} of it KV for {held}"
+    named = (fullest.weights, fullest.kv, fullest.buffers)
+    parts = (fullest.total, fullest.limit, *named, fullest.total - sum(named))
+    total, limit, weights, kv, buffers, rest = (f"{value / 2**30:.2f}" for value in parts)
+    return (
+        f"rank {fullest.rank} needs most memory: {total} of {limit} GiB a device: weights {weights}, "
+        f"KV {kv} for {count(fullest.kv_tokens, 'token')}, buffers {buffers}, the rest {rest}"
+    )
 
 
 def memory_table(ranks: Iterable[RankMemory]) -> str:

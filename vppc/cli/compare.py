@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import PurePath
 
 import click
+from click.core import ParameterSource
 
 from vppc import __version__
 from vppc.cli.machine import DEFAULT_DEVICE, NETWORK, note_context, note_pricing
@@ -16,7 +17,7 @@ from vppc.cli.number import COUNT, Number
 from vppc.cli.output import JSON, PICTURES, Output, wants_json
 from vppc.cli.picture import THEMES, is_picture, write_picture
 from vppc.cli.progress import progress
-from vppc.compare import Machine, Queue, cases, compare, equal_prompts
+from vppc.compare import Case, Machine, Queue, Row, cases, compare, equal_prompts, widened
 from vppc.costs.devices import find_device
 from vppc.costs.document import read_cost
 from vppc.costs.model import CostModel
@@ -62,7 +63,7 @@ SIZES = (2048, 4096, 8192, 16384, 24576, 32768)
     "strategies",
     type=click.Choice(STRATEGIES),
     multiple=True,
-    help="Repeatable [default: cpp, dcpp, vpp, vpp-async; for queues vpp-packed, too].",
+    help="Repeatable [default: cpp, dcpp, vpp, vpp-async; of queues cpp, dcpp, vpp-async, vpp-packed].",
 )
 @click.option(
     "--measured-time",
@@ -76,7 +77,15 @@ SIZES = (2048, 4096, 8192, 16384, 24576, 32768)
 @click.option(
     "--warmups", type=click.IntRange(0, 1000), default=1, show_default=True, help="dcpp: prompts it served before."
 )
-@click.option("--chunk-size", "sizes", type=COUNT, multiple=True, default=SIZES, show_default=True, help="Repeatable.")
+@click.option(
+    "--chunk-size",
+    "sizes",
+    type=COUNT,
+    multiple=True,
+    default=SIZES,
+    show_default="2K to 32K, and beyond while the first or the last is the best",
+    help="Repeatable.",
+)
 @click.option("--page-size", type=COUNT, default=128, show_default=True, help="Dynamic chunks: KV page in tokens.")
 @click.option("--min-chunk", type=COUNT, default=4096, show_default=True, help="dcpp: smallest chunk.")
 @click.option("--smooth", type=Number(0.0, 1.0), help="Dynamic chunks: smoothing [default: 1.0; SGLang 0.75].")
@@ -138,6 +147,9 @@ def command(
     calibrated while it serves, from times of the last rank's own work (own) or that include its wait for the rank
     before (wait).
 
+    vpp-packed starts a prompt while the one before drains. For one prompt there is nothing to pack: it is vpp-async
+    that may run further ahead, and so compared by default with queues only.
+
     The gains are of the last strategy named. A picture shows throughput, where the time goes, and chunk sizes.
     """
     as_json, drawn = wants_json(output, as_json), is_picture(output)
@@ -179,8 +191,14 @@ def command(
         for cost, machine in priced.items()
         for case in cases(cost, queues, laid[cost], list(dict.fromkeys(sizes)), machine)
     ]
-    with progress("compare", len(contest)) as done:
-        rows = compare(contest, jobs, done)
+
+    def judged(some: list[Case]) -> tuple[Row, ...]:
+        with progress("compare", len(some)) as done:
+            return compare(some, jobs, done)
+
+    rows = judged(contest)
+    if context.get_parameter_source("sizes") is ParameterSource.DEFAULT:
+        rows = widened(rows, judged)
     if all(row.best.report is None for row in rows):
         raise InputError(f"all cases are refused, the first because: {rows[0].best.refusal}")
     if drawn:
@@ -200,8 +218,9 @@ def _modelled(
 ) -> tuple[CostModel, Machine | None]:
     note_pricing(spec, device, weight_dtype)
     device = device or DEFAULT_DEVICE
-    cost = roofline_cost(spec, find_device(device), tp=tp, ep=ep, weight_dtype=weight_dtype, network=network)
-    return cost, Machine(spec, device, tp, ep, weight_dtype)
+    found = find_device(device)
+    cost = roofline_cost(spec, found, tp=tp, ep=ep, weight_dtype=weight_dtype, network=network)
+    return cost, Machine(spec, found, tp, ep, weight_dtype)
 
 
 def _laid(contestants: Sequence[Options], layer_ranges: Iterable[str], cost: CostModel) -> list[Options]:

@@ -26,6 +26,8 @@ from vppc.models import load_model
 from vppc.models.payload import payload_bytes, widest_payload
 from vppc.models.weights import Sharding, dtype_bytes
 from vppc.render.tuning import tuning_text
+from vppc.tuning.beside import beside
+from vppc.tuning.engines import PLAN
 from vppc.tuning.tune import Task, advice, proven, steps, tune
 from vppc.tuning.workload import Limits
 
@@ -177,21 +179,23 @@ def command(
     with progress("tune", steps(task)) as done:
         results = tune(task, done)
     best = results[0] if exact is None else proven(task, results[0], exact)
-    results = (best, *results[1:])
     schedule = best.schedule
     if limit is not None:
         schedule = check_memory(schedule, limit.spec, limit.device, tp=tp, ep=ep, weight_dtype=limit.weight_dtype)
-    notes = list(advice(task, results))
+    results = (replace(best, schedule=schedule), *results[1:])
+    notes, others = list(advice(task, results)), beside(task, best)
+    plan = PLAN if output in (None, "-") else output
     if as_json:
         found = {
             "pp": pp,
-            "placements": [tuned.json() for tuned in results],
+            "placements": [tuned.json(plan) for tuned in results],
+            "beside": [other.json(best.report) for other in others],
             "advice": notes,
             "provenance": {"compiler": f"vppc {__version__}", "costs": cost.name or "unnamed"},
         }
         text = json.dumps(found, indent=1, allow_nan=False)
     else:
-        text = tuning_text(results, notes)
+        text = tuning_text(results, others, notes, plan)
     if output is not None:
         write_text(output, schedule_text(schedule))
     if output != "-":

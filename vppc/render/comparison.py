@@ -19,6 +19,7 @@ def comparison_text(rows: Sequence[Row], subject: str) -> str:
         mine = list(group)
         blocks.append(f"{_heading(mine)}\n\n{_makespans(mine)}")
         blocks += ["\n".join(edges)] if (edges := list(_edges(mine))) else []
+        blocks += ["\n".join(twins)] if (twins := list(_twins(mine))) else []
         if any(row.case.contestant != subject for row in mine):
             blocks.append(f"{subject} gains over\n\n{_gains(mine, subject)}")
         blocks += [verdict] if (verdict := _verdict(mine)) else []
@@ -43,6 +44,21 @@ def _edges(rows: Sequence[Row]) -> Iterator[str]:
         if found:
             where = "; ".join(f"{contestant} at {', '.join(queues)}" for contestant, queues in found.items())
             yield f"{edge} chunks may be better still (--chunk-size): the {end} are best for {where}"
+
+
+def _twins(rows: Sequence[Row]) -> Iterator[str]:
+    """Where dynamic chunks at their best are cpp to every digit, so that no gain over them is one over dynamic ones."""
+    for queue, group in groupby(rows, key=lambda row: row.case.queue):
+        contest = list(group)
+        fixed = {o.case.options.chunk_size: o for row in contest if row.case.contestant == "cpp" for o in row.outcomes}
+        for row in contest:
+            best, options = row.best, row.best.case.options
+            twin = fixed.get(options.chunk_size)
+            if options.strategy.startswith("dcpp") and twin is not None and best.report == twin.report is not None:
+                yield (
+                    f"{row.case.contestant} is cpp for {printable(queue.name)}, to every digit in its best chunks of "
+                    f"{count(options.chunk_size)}: none is cut below --min-chunk, {count(options.min_chunk)}"
+                )
 
 
 def _makespans(rows: Sequence[Row]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
+from vppc.analysis.memory import known_memory, memory_line
 from vppc.analysis.report import Report
 from vppc.ir.schedule import Schedule
 from vppc.render.tables import count, percent, printable, seconds, table
@@ -13,8 +14,11 @@ LISTED_REQUESTS = 8
 
 
 def report_text(schedule: Schedule, report: Report) -> str:
-    """Makespan, bound, first tokens and where each rank's time goes; ends without a newline."""
-    return "\n\n".join((_summary(schedule, report), _first_tokens(schedule, report), _ranks(report)))
+    """Makespan, bound, first tokens, where each rank's time goes, and the memory where it is known; ends without a
+    newline."""
+    parts = (_summary(schedule, report), _first_tokens(schedule, report), _ranks(report))
+    known = known_memory(schedule)
+    return "\n\n".join((*parts, memory_line(known)) if known else parts)
 
 
 def _summary(schedule: Schedule, report: Report) -> str:

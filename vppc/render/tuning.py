@@ -6,19 +6,29 @@ same chunks, or another chunking on the same stages, could be at most.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from vppc.ir.partition import write_flat
 from vppc.render.report import report_text
 from vppc.render.tables import count, percent, seconds, signed_percent, table
-from vppc.tuning.engines import engine_settings
-from vppc.tuning.tune import Tuned
+from vppc.tuning.beside import Beside
+from vppc.tuning.engines import PLAN, PLUGIN, Setting, engine_settings
+from vppc.tuning.robust import Robustness
+from vppc.tuning.tune import Tuned, mean_ttft
 
 
-def tuning_text(results: Sequence[Tuned], advice: Sequence[str]) -> str:
-    """The best of each placement, then the best of all with its chunks, layers and time; the best comes first."""
+def tuning_text(results: Sequence[Tuned], others: Sequence[Beside], advice: Sequence[str], plan: str = PLAN) -> str:
+    """The best of each placement, what it gains, and its chunks, layers and time; the best comes first.
+
+    ``others`` is what the best is held against, and ``plan`` the file that it is in.
+    """
     best = results[0]
-    parts = [_placements(results), _plan(best), report_text(best.schedule, best.report)]
+    parts = [
+        _placements(results),
+        _gains(best, others),
+        _plan(best, others, plan),
+        report_text(best.schedule, best.report),
+    ]
     if advice:
         parts.append("\n".join(advice))
     return "\n\n".join(parts)
@@ -45,16 +55,68 @@ def _placements(results: Sequence[Tuned]) -> str:
     )
 
 
-def _plan(best: Tuned) -> str:
+def _gains(best: Tuned, others: Sequence[Beside]) -> str:
+    """What the plan gains over chunks of one size, and what is to be said of them; of several prompts with TTFTs."""
+    several = len(best.schedule.requests) > 1
+    headers: tuple[str, ...] = ("beside, at its best chunk size", "chunk size", "chunks", "makespan", "plan gains")
+    headers += ("mean TTFT", "plan's", "beside it") if several else ()
+    mine = mean_ttft(best.report)
+    lines, notes = [], []
+    for other in others:
+        report = other.outcome.report
+        if report is None:
+            notes.append(f"{other.name} is refused: {other.outcome.refusal}")
+            continue
+        theirs = mean_ttft(report)
+        cells: tuple[str, ...] = (count(other.chunk_size), count(other.outcome.chunks), seconds(report.makespan))
+        cells += (signed_percent(_part(report.makespan, best.report.makespan)),)
+        cells += (seconds(theirs), seconds(mine), signed_percent(_part(mine, theirs))) if several else ()
+        lines.append((other.name, *cells))
+        if several and mine > theirs:
+            longer = percent(_part(mine, theirs))
+            notes.append(f"the mean TTFT is {longer} longer than of {other.name}: see --objective both, or ttft")
+    return "\n".join((table(headers, lines), *(("", *notes) if notes else ())))
+
+
+def _part(value: float, base: float) -> float:
+    return value / base - 1.0 if base else 0.0
+
+
+def _one_size(best: Tuned, others: Sequence[Beside]) -> Iterator[tuple[str, str]]:
+    """The chunk size that an engine without a chunk plan is best set to, with these stages."""
+    for other in others:
+        if other.own and other.outcome.report is not None:
+            longer = signed_percent(_part(other.outcome.makespan, best.report.makespan))
+            yield "one size", f"chunks of {count(other.chunk_size)} on these stages take {longer} beside the plan"
+
+
+def _plan(best: Tuned, others: Sequence[Beside], plan: str) -> str:
     lines = [("chunks", " ".join(str(chunk.tokens) for chunk in best.schedule.chunks))]
     lines += [("layers", write_flat(best.ranges))]
-    for setting in engine_settings(best.schedule):
-        lines.append((setting.engine, f"{setting.name}: {setting.value or 'no, ' + setting.refusal}"))
+    lines += _one_size(best, others)
+    for setting in engine_settings(best.schedule, plan):
+        lines.append((setting.engine, _told(setting)))
     lines.append(("order", f"no order of these chunks is quicker than {seconds(best.report.bound.seconds)}"))
     if best.exact is not None:
         lines.append(("solver", f"no order of these chunks is quicker than {seconds(best.exact)}"))
     lines.append(("chunking", f"no chunking on these stages is quicker than {seconds(best.bound)}"))
-    world, worst = best.robustness.worst
-    lines.append(("costs off", f"{seconds(worst)} at worst ({world.name})"))
+    lines.append(("costs off", _costs_off(best.robustness)))
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name:{width}}  {value}" for name, value in lines)
+
+
+def _told(setting: Setting) -> str:
+    """A setting as it is pasted, or why there is none."""
+    between = " " if setting.engine == PLUGIN and setting.value else ": "
+    return f"{setting.name}{between}{setting.value or 'no, ' + setting.refusal}"
+
+
+def _costs_off(off: Robustness) -> str:
+    """How much longer the makespan is in worlds with other costs, in words."""
+    world, worst = off.worst
+    mean = signed_percent(_part(off.mean, off.expected))
+    return (
+        f"in {count(len(off.worlds))} worlds with other costs this plan takes {mean} on the mean, with a spread of "
+        f"{percent(off.spread / off.expected if off.expected else 0.0)}; at worst {seconds(worst)} "
+        f"({signed_percent(_part(worst, off.expected))}), where {world.meaning}"
+    )

@@ -6,21 +6,30 @@ engine         setting                               what it can say
 vLLM           ``VLLM_PP_LAYER_PARTITION``           layers of each rank, one stage a rank
 vLLM           ``--max-num-batched-tokens``          one chunk size
 vLLM-Ascend    ``vpp_layer_ranges``                  layers of both stages of each rank, folded back
+vLLM, plugin   ``--additional-config``               layers as vLLM-Ascend's, and the chunks, from the schedule's file
 SGLang         ``SGLANG_PP_LAYER_PARTITION``         layers of each rank, one stage a rank
 SGLang         ``--chunked-prefill-size``            one chunk size
 =============  ====================================  ==============================================================
 
-Orders are the engines' own: none of them takes one.
+Orders are the engines' own: none of them takes one. vppc's plugin for vLLM compiles its own, batch by batch.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from shlex import quote
 
 from vppc.errors import InputError
 from vppc.ir.partition import write_partition, write_vpp_layer_ranges
 from vppc.ir.schedule import Schedule
+
+PLAN = "plan.json"
+"""The name of a schedule's file where none is given."""
+
+PLUGIN = "vLLM with vppc's plugin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +42,10 @@ class Setting:
     refusal: str = ""
 
 
-def engine_settings(schedule: Schedule) -> tuple[Setting, ...]:
-    """The settings of all engines for a schedule with stages and chunks."""
-    return tuple(_setting(schedule, *each) for each in _SETTINGS)
+def engine_settings(schedule: Schedule, plan: str = PLAN) -> tuple[Setting, ...]:
+    """The settings of all engines for a schedule with stages and chunks, which is in the file ``plan``."""
+    plugin = _setting(schedule, PLUGIN, "--additional-config", partial(_additional_config, plan=plan))
+    return (*(_setting(schedule, *each) for each in _SETTINGS), plugin)
 
 
 def _setting(schedule: Schedule, engine: str, name: str, write: Callable[[Schedule], str]) -> Setting:
@@ -53,6 +63,22 @@ def _vpp_layer_ranges(schedule: Schedule) -> str:
     if schedule.vp != 2:
         raise InputError(f"vLLM-Ascend folds a rank's layers into two stages, and these are {schedule.vp}")
     return write_vpp_layer_ranges(tuple(stage.layers for stage in schedule.stages), schedule.stage_ranks)
+
+
+def _additional_config(schedule: Schedule, plan: str) -> str:
+    """What goes onto the command line of vLLM, quoted for a shell: the plugin's section, and what it needs beside."""
+    if schedule.vp != 2 or schedule.pp == 1:
+        raise InputError(
+            f"it folds a rank's layers into two stages on several ranks, and these are {schedule.vp} on {schedule.pp}: "
+            "tune with --placement v"
+        )
+    config = {
+        "virtual_pipeline_parallel_size": 2,
+        "vpp_layer_ranges": json.loads(_vpp_layer_ranges(schedule)),
+        "vppc": {"strategy": "vpp-async" if len(schedule.requests) == 1 else "vpp-packed", "chunks": plan},
+    }
+    largest = max(chunk.tokens for chunk in schedule.chunks)
+    return f"{quote(json.dumps(config))} -pp {schedule.pp} --max-num-batched-tokens {largest}"
 
 
 def _chunk_size(schedule: Schedule) -> str:

@@ -34,6 +34,18 @@ class World:
     slope: float = 1.0
     interference: float = 0.0
 
+    @property
+    def meaning(self) -> str:
+        """What is off, in words."""
+        if self.noise:
+            return f"chunks take {self.noise:.0%} more or less, at random"
+        if self.slow is not None:
+            return f"rank {self.slow} is {self.slowdown:.0%} slower"
+        if self.interference:
+            return f"compute is slowed down by {self.interference:.0%} beside transfers"
+        how = "more" if self.slope > 1.0 else "less"
+        return f"attention grows {abs(self.slope - 1.0):.0%} {how} steeply with the prefix"
+
 
 @dataclass(frozen=True, slots=True)
 class Robustness:

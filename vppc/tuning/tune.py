@@ -25,7 +25,7 @@ from vppc.passes.layout import Layout
 from vppc.passes.planned import PlannedChunks, PlannedOrder
 from vppc.tuning.bounds import best_possible
 from vppc.tuning.case import Case
-from vppc.tuning.engines import engine_settings
+from vppc.tuning.engines import PLAN, engine_settings
 from vppc.tuning.exact import best_order
 from vppc.tuning.prices import Prices
 from vppc.tuning.robust import Robustness, robustness, worlds
@@ -144,8 +144,8 @@ class Tuned:
     def ranges(self) -> Ranges:
         return tuple(stage.layers for stage in self.schedule.stages)
 
-    def json(self) -> dict[str, Any]:
-        """What was found, and its price."""
+    def json(self, plan: str = PLAN) -> dict[str, Any]:
+        """What was found, and its price; ``plan`` is the file that it is in."""
         return {
             "placement": self.placement,
             "vp": self.vp,
@@ -155,7 +155,7 @@ class Tuned:
             "gap_to_any_chunking": self.gap,
             "exact_bound": self.exact,
             "robustness": self.robustness.json(),
-            "engines": [asdict(setting) for setting in engine_settings(self.schedule)],
+            "engines": [asdict(setting) for setting in engine_settings(self.schedule, plan)],
             **self.report.json(),
         }
 
@@ -345,7 +345,7 @@ def finished(task: Task, prices: Prices, found: Found) -> Tuned:
     bound = best_possible(prices, case.cutting.workload, case.ranks, found.ranges)
     schedule = replace(schedule, extra={**schedule.extra, "prediction": _prediction(report, bound)})
     off = robustness(schedule, task.cost, worlds(task.pp))
-    return Tuned(found, schedule, report, bound, off.score if task.robust else _value(task, report), off)
+    return Tuned(found, schedule, report, bound, off.score if task.robust else goal(task, report), off)
 
 
 def proven(task: Task, tuned: Tuned, seconds: float) -> Tuned:
@@ -357,10 +357,15 @@ def proven(task: Task, tuned: Tuned, seconds: float) -> Tuned:
     return replace(tuned, exact=exact.bound)
 
 
-def _value(task: Task, report: Report) -> float:
-    """The goal, of the simulated run."""
+def goal(task: Task, report: Report) -> float:
+    """What is to be made short, of the simulated run."""
+    return (1.0 - task.share) * report.makespan + task.share * mean_ttft(report)
+
+
+def mean_ttft(report: Report) -> float:
+    """Seconds, of the requests that are sampled."""
     ttft = [seconds for seconds in report.ttft if seconds is not None]
-    return (1.0 - task.share) * report.makespan + task.share * sum(ttft) / len(ttft)
+    return sum(ttft) / len(ttft)
 
 
 def _prediction(report: Report, bound: float) -> dict[str, float]:
