@@ -12,6 +12,8 @@ from vppc.render.tables import count, percent, printable, seconds, table
 LISTED_REQUESTS = 8
 """So many requests are listed one by one; of more, the distribution of their first tokens is shown."""
 
+_LEGEND = "bubble: launch stall (until the first input) and free; transfers: exposed is waited for, hidden is not"
+
 
 def report_text(schedule: Schedule, report: Report) -> str:
     """Makespan, bound, first tokens, where each rank's time goes, and the memory where it is known; ends without a
@@ -75,7 +77,7 @@ def _moment(ttft: float | None) -> str:
 
 def _ranks(report: Report) -> str:
     columns = ("compute", "collective", "exposed transfer", "launch stall", "free", "bubble", "hidden transfer")
-    return table(
+    lines = table(
         ("rank", *columns),
         [
             (
@@ -92,3 +94,4 @@ def _ranks(report: Report) -> str:
         ],
         align=">",
     )
+    return f"{lines}\n{_LEGEND}"

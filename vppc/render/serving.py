@@ -12,6 +12,7 @@ from vppc.serving.workloads import Workload
 
 SHOWN_RANKS = 4
 """Of more ranks, only those with the least and the most bubble are shown."""
+_IDLE = "transfer: next input under way; imbalance: not computed; held: may not enter; starved: none waits; empty: no request"
 
 
 def serving_text(entries: Sequence[Entry], subject: str) -> str:
@@ -108,7 +109,7 @@ def _ranks(done: list[tuple[Entry, ServingReport]]) -> str:
         for use in uses:
             parts = (getattr(use, cause) / report.makespan if report.makespan else 0.0 for cause in causes)
             lines.append((entry.contestant, str(use.rank), *map(percent, parts), percent(report.bubble_ratio(use))))
-    return table(("share of the time", "rank", *causes, "bubble"), lines)
+    return f"{table(('share of the time', 'rank', *causes, 'bubble'), lines)}\n{_IDLE}"
 
 
 def _gains(entries: list[Entry], subject: str) -> str:
