@@ -65,7 +65,8 @@ def test_the_tables(folder: Path) -> None:
         "cpp                   1    75.0%        0.0%      0.0%      25.0%  0.0%     0.0%   0.0%   25.0%\n"
         "vpp-packed            0    75.0%        0.0%      0.0%       0.0%  0.0%    25.0%   0.0%   25.0%\n"
         "vpp-packed            1    75.0%        0.0%      0.0%      12.5%  0.0%    12.5%   0.0%   25.0%\n"
-        "transfer: next input under way; imbalance: not computed; held: may not enter; starved: none waits; empty: no request\n"
+        "transfer: next input under way; imbalance: not computed; held: may not enter; "
+        "starved: none waits; empty: no request\n"
         "\n"
         "vpp-packed gains 0.0% over cpp\n"
     )

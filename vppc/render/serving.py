@@ -12,7 +12,10 @@ from vppc.serving.workloads import Workload
 
 SHOWN_RANKS = 4
 """Of more ranks, only those with the least and the most bubble are shown."""
-_IDLE = "transfer: next input under way; imbalance: not computed; held: may not enter; starved: none waits; empty: no request"
+_IDLE = (
+    "transfer: next input under way; imbalance: not computed; held: may not enter; "
+    "starved: none waits; empty: no request"
+)
 
 
 def serving_text(entries: Sequence[Entry], subject: str) -> str:
