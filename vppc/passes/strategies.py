@@ -25,7 +25,7 @@ from vppc.ir.partition import SPLITS, Ranges
 from vppc.ir.placement import DEFAULT_VP, stage_ranks
 from vppc.ir.schedule import Schedule
 from vppc.passes.admission import Admission, default_in_flight
-from vppc.passes.allocate_buffers import AllocateBuffers
+from vppc.passes.allocate_buffers import AllocateBuffers, run_ahead_pool
 from vppc.passes.async_reorder import AsyncReorder
 from vppc.passes.balanced_split import BalancedSplit
 from vppc.passes.chunking import FixedChunks
@@ -141,6 +141,14 @@ def layout_of(options: Options) -> tuple[str, int, tuple[int, ...]]:
         )
     vp = options.vp if options.vp is not None else DEFAULT_VP.get(placement, 1)
     return placement, vp, stage_ranks(placement, options.pp, vp)
+
+
+def run_ahead(options: Options) -> int:
+    """Chunks that a strategy lets in ahead: in flight, or on a straight placement the buffers of a rank."""
+    _, _, ranks = layout_of(options)
+    if len(ranks) == options.pp:
+        return options.max_buffers or run_ahead_pool(options.pp)
+    return options.max_in_flight or default_in_flight(ranks, options.strategy == "vpp-packed")
 
 
 def chunking(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from vppc.compare import Outcome, Row, gain
+from vppc.passes.strategies import run_ahead
 from vppc.render.tables import count, percent, printable, seconds, signed_percent, table
 
 _RANKS_SHOWN = 4
@@ -17,7 +18,7 @@ def comparison_text(rows: Sequence[Row], subject: str) -> str:
     blocks: list[str] = []
     for _, group in groupby(rows, key=lambda row: row.case.cost):
         mine = list(group)
-        blocks.append(f"{_heading(mine)}\n\n{_makespans(mine)}")
+        blocks.append(f"{_heading(mine)}\n\n{_makespans(mine)}\n\n{_ahead(mine)}")
         blocks += ["\n".join(edges)] if (edges := list(_edges(mine))) else []
         blocks += ["\n".join(twins)] if (twins := list(_twins(mine))) else []
         if any(row.case.contestant != subject for row in mine):
@@ -32,6 +33,16 @@ def _heading(rows: Sequence[Row]) -> str:
     name = printable(case.cost.name) or "unnamed costs"
     prompts = "one prompt" if all(len(row.case.queue.requests) == 1 for row in rows) else "all prompts"
     return f"{name}, {count(case.options.pp, 'rank')}: makespan of {prompts} by chunk size (* best)"
+
+
+def _ahead(rows: Sequence[Row]) -> str:
+    """How far each strategy may run ahead, which vppc serve-sim bounds otherwise."""
+    found: dict[int, dict[str, None]] = {}
+    for row in rows:
+        if row.best.report is not None:
+            found.setdefault(run_ahead(row.case.options), {})[row.case.options.strategy] = None
+    bounds = "; ".join(f"{', '.join(names)} {count(ahead)}" for ahead, names in sorted(found.items()))
+    return f"chunks that may run ahead: {bounds} (vppc serve-sim: cpp and dcpp {rows[0].case.options.pp}, as engines)"
 
 
 def _edges(rows: Sequence[Row]) -> Iterator[str]:
