@@ -16,7 +16,7 @@ from vppc.ir.assembly import instruction_lines
 from vppc.ir.instruction import FORWARD, RECV, SEND, WAIT
 from vppc.ir.schedule import Schedule
 from vppc.render.lanes import awaits
-from vppc.render.tables import count, percent, printable, seconds, signed_percent, table
+from vppc.render.tables import Table, count, percent, printable, seconds, signed_percent, table
 
 LONGEST = 5
 """So many waits of a run are told in words."""
@@ -101,35 +101,46 @@ def path_text(activity: Activity, path: CriticalPath, report: Report | None, fre
 
 def trials_text(before: Outcome, trials: Sequence[Trial], refused: Sequence[str]) -> str:
     """The changes that help, each by itself, and those that do not."""
-    good = [trial for trial in trials if trial.gain_over(before) > NEGLIGIBLE]
-    others = [trial.change.kind for trial in trials if trial not in good]
-    lines = ["what would help, each compiled and simulated by itself"]
-    if good:
-        rows = [("as it is", "", "", seconds(before.makespan), seconds(before.ttft), str(before.buffers), "")]
-        for trial in good:
-            after = trial.outcome
-            gain = f"+{percent(trial.gain_over(before))}"
-            change = trial.change
-            rows.append(
-                (
-                    change.kind,
-                    change.what,
-                    gain,
-                    seconds(after.makespan),
-                    seconds(after.ttft),
-                    str(after.buffers),
-                    change.how,
-                )
-            )
-        headers = ("change", "to", "throughput", "makespan", "mean TTFT", "buffers", "with")
-        lines.append(table(headers, rows, "<<>>>><"))
+    found = trials_table(before, trials)
+    if found is None:
+        lines = ["nothing of what was tried would help"]
     else:
-        lines[0] = "nothing of what was tried would help"
+        lines = ["what would help, each compiled and simulated by itself", found.text()]
+    return "\n".join([*lines, *trials_notes(before, trials, refused)])
+
+
+def trials_notes(before: Outcome, trials: Sequence[Trial], refused: Sequence[str]) -> Iterator[str]:
+    """Which changes would not help, and which cannot be made; a line each."""
+    others = [trial.change.kind for trial in trials if trial.gain_over(before) <= NEGLIGIBLE]
     if others:
-        lines.append(f"no gain: {', '.join(others)}")
+        yield f"no gain: {', '.join(others)}"
     if refused:
-        lines.append(f"not possible here: {', '.join(refused)}")
-    return "\n".join(lines)
+        yield f"not possible here: {', '.join(refused)}"
+
+
+def trials_table(before: Outcome, trials: Sequence[Trial]) -> Table | None:
+    """The changes that help, each by itself; None where none does."""
+    good = [trial for trial in trials if trial.gain_over(before) > NEGLIGIBLE]
+    if not good:
+        return None
+    rows = [("as it is", "", "", seconds(before.makespan), seconds(before.ttft), str(before.buffers), "")]
+    for trial in good:
+        after = trial.outcome
+        gain = f"+{percent(trial.gain_over(before))}"
+        change = trial.change
+        rows.append(
+            (
+                change.kind,
+                change.what,
+                gain,
+                seconds(after.makespan),
+                seconds(after.ttft),
+                str(after.buffers),
+                change.how,
+            )
+        )
+    headers = ("change", "to", "throughput", "makespan", "mean TTFT", "buffers", "with")
+    return Table(headers, rows, "<<>>>><")
 
 
 def steps_text(steps: Sequence[Step]) -> str:
@@ -139,6 +150,11 @@ def steps_text(steps: Sequence[Step]) -> str:
             "passes: these programs are not what the strategy's passes make of these chunks and stages by default; "
             "they were tuned, edited, or compiled with limits"
         )
+    return f"what each pass did\n{steps_table(steps).text()}"
+
+
+def steps_table(steps: Sequence[Step]) -> Table:
+    """What each pass made, and what that is priced at."""
     rows = []
     before: float | None = None
     for step in steps:
@@ -148,7 +164,7 @@ def steps_text(steps: Sequence[Step]) -> str:
             change = "as before" if abs(after / before - 1) < NEGLIGIBLE else signed_percent(after / before - 1)
         rows.append((step.name, _made(step.schedule), "" if after is None else seconds(after), change))
         before = after if after is not None else before
-    return f"what each pass did\n{table(('pass', 'made', 'makespan', ''), rows, '<<>>')}"
+    return Table(("pass", "made", "makespan", ""), rows, "<<>>")
 
 
 def moment_text(activity: Activity, bubbles: Sequence[Sequence[Bubble]], moment: float) -> str:

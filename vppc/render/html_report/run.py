@@ -18,15 +18,20 @@ from vppc.costs.document import cost_json
 from vppc.costs.model import CostModel, OpCosts
 from vppc.explain import Outcome, Priced, Step, Trial
 from vppc.profiles.measured import Measured
-from vppc.render.explain import path_text, steps_text, trials_text, waits_text
+from vppc.render.explain import path_text, steps_table, trials_notes, trials_table, waits_text
 from vppc.render.html_report import charts
 from vppc.render.html_report.page import Page, Section, html_table, paragraph
 from vppc.render.lanes import Run
 from vppc.render.listing import headline
+from vppc.render.palette import HUES
 from vppc.render.profile import differences_table, pace
 from vppc.render.slip import left_line, slip_line, slip_table, worst
 from vppc.render.tables import count, percent, seconds
 
+LISTED_HUES = 16
+"""So many requests have their hue told."""
+FAR_BEHIND = 1.02
+"""A strategy whose makespan is so many times the best one's is far behind."""
 LISTED_REQUESTS = 40
 """So many requests are listed one by one."""
 
@@ -88,7 +93,7 @@ def run_page(
         Section(
             "Timeline",
             "<p>Scroll to zoom, drag to move, rest on anything for what it is and why a rank waits. "
-            "Blocks: hue by request, light and dark by sweep over the ranks.</p>" + places["timeline"],
+            "Blocks: hue by request, light and dark by sweep over the ranks.</p>" + _hues(run) + places["timeline"],
         ),
         *_breakdown(report, cost, run, places),
         Section("Bubbles, and what ranks really wait for", _bubbles(activity, pieces, places)),
@@ -103,6 +108,20 @@ def run_page(
     sources = {**provenance, **({"costs": cost.name or "unnamed"} if cost is not None else {})}
     page_sections = [*sections, *([_costs(cost)] if cost is not None else [])]
     return Page(title, ". ".join(lines) + ".", facts, page_sections, head, scripts, sources)
+
+
+def _hues(run: Run) -> str:
+    """Whose hue is which, where there are several requests; of many, the first."""
+    requests = run.schedule.requests
+    if len(requests) < 2:
+        return ""
+    swatch = '<span style="background:{};border-radius:3px;padding:0 .5em">&nbsp;</span> {}'
+    told = [
+        swatch.format(HUES[number % len(HUES)].dark, escape(request.id))
+        for number, request in enumerate(requests[:LISTED_HUES])
+    ]
+    more = [f"and {count(len(requests) - LISTED_HUES, 'request')} more"] if len(requests) > LISTED_HUES else []
+    return f"<p>{' &ensp; '.join(told + more)}</p>"
 
 
 def _facts(activity: Activity, report: Report | None) -> dict[str, str]:
@@ -155,7 +174,7 @@ def _breakdown(report: Report | None, cost: CostModel | None, run: Run, places: 
         ),
         ">",
     )
-    body = f"{places['work']}<h3>As the paper's Table 1</h3>{table_1}"
+    body = f"{places['work']}<h3>As Table 1 of the paper on virtual pipeline parallelism</h3>{table_1}"
     if cost is not None:
         parts = compute_parts(run.schedule, cost)
         kinds = [part for part in parts[0] if any(each[part] for each in parts)] if parts else []
@@ -238,17 +257,27 @@ def _study(studied: Studied | None, places: Mapping[str, str]) -> list[Section]:
         return []
     sections = []
     if studied.trials or studied.refused:
-        changes = f"<pre>{_body(trials_text(studied.before, studied.trials, studied.refused))}</pre>"
-        sections.append(Section("What would help", places.get("sweep", "") + changes))
+        found = trials_table(studied.before, studied.trials)
+        changes = "" if found is None else html_table(*found)
+        said = [] if found is not None else ["nothing of what was tried would help"]
+        notes = "\n".join([*said, *trials_notes(studied.before, studied.trials, studied.refused)])
+        body = places.get("sweep", "") + _far_behind(studied) + changes + paragraph(notes)
+        sections.append(Section("What would help", body))
     if studied.steps:
-        sections.append(Section("What each pass did", f"<pre>{_body(steps_text(studied.steps))}</pre>"))
+        sections.append(Section("What each pass did", html_table(*steps_table(studied.steps))))
     return sections
 
 
-def _body(text: str) -> str:
-    """A text as HTML, without the heading on its first line if a table follows."""
-    head, _, rest = text.partition("\n")
-    return escape(rest if "---" in rest else head + "\n" + rest)
+def _far_behind(studied: Studied) -> str:
+    """Why ``vpp-async`` is far behind where prompts queue, if it is: it looks like a mistake."""
+    best = {name: min(seconds for _, seconds in points) for name, points in _by_strategy(studied).items()}
+    mine = best.get("vpp-async")
+    if mine is None or mine <= FAR_BEHIND * min(best.values()):
+        return ""
+    return paragraph(
+        "vpp-async runs one prompt at a time, so that it drains the pipeline between two; vpp-packed starts the next "
+        "prompt in the gaps of the one before."
+    )
 
 
 def _by_strategy(studied: Studied) -> dict[str, list[tuple[float, float]]]:
