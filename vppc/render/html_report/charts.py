@@ -63,7 +63,7 @@ labels.tags[0] = setTimeout(() => {
     const left = Math.max(d.left[i], range.start), right = Math.min(d.right[i], range.end)
     if (left < right) inside++
     const room = (right - left) * scale
-    const text = room > 7 * d.full[i].length ? d.full[i] : room > 7 * d.short[i].length ? d.short[i] : null
+    const text = room > 7 * d.full[i].length + 8 ? d.full[i] : room > 7 * d.short[i].length + 8 ? d.short[i] : null
     if (text === null) continue
     shown.middle.push((left + right) / 2)
     shown.rank.push(d.rank[i])
