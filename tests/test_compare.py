@@ -270,6 +270,16 @@ def test_where_nothing_fits_the_message_says_by_how_much(capsys: pytest.CaptureF
     assert re.search(r"\nvppc: all cases are refused, the first because: rank \d needs .* GiB a device and has 60", err)
 
 
+def test_a_queue_without_a_file_is_that_of_one(unit: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "4 + 2"
+    file.write_text('{"prompt_tokens": 4}\n{"prompt_tokens": 2}\n')
+    given = ("--cost", str(unit), "--chunk-size", "2")
+    written = run(capsys, *given, "--queue", "4+2")
+    assert written == run(capsys, *given, "--requests", str(file))
+    assert "4 + 2" in written[1]
+    assert run(capsys, *given, "--queue", "4+x")[0] == 2
+
+
 def test_a_queue_from_a_file_and_packing_by_default(
     unit: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -79,7 +79,14 @@ VALUES = {
         "--effort": "0.2",
         "--output": "o.json",
     },
-    "compare": {**COMMON, "--tokens": "9000", "--prompts": "3", "--strategy": "vpp", "--output": "o.json"},
+    "compare": {
+        **COMMON,
+        "--tokens": "9000",
+        "--queue": "9000+50",
+        "--prompts": "3",
+        "--strategy": "vpp",
+        "--output": "o.json",
+    },
     "serve-sim": {
         **COMMON,
         "--suite": "short-4k",

@@ -41,6 +41,12 @@ class Queue:
         return sum(request.prompt_tokens - request.cached_tokens for request in self.requests)
 
 
+def queue_of(lengths: Sequence[int]) -> Queue:
+    """Prompts of so many tokens, which wait together in that order."""
+    name = " + ".join(f"{tokens:,}" for tokens in lengths)
+    return Queue(name, tuple(Request(f"r{index}", tokens) for index, tokens in enumerate(lengths)))
+
+
 def equal_prompts(tokens: int, prompts: int = 1) -> Queue:
     """Prompts of ``tokens`` tokens each, which wait together."""
     name = f"{tokens:,}" if prompts == 1 else f"{prompts:,} x {tokens:,}"

@@ -17,7 +17,7 @@ from vppc.cli.number import COUNT, Number
 from vppc.cli.output import JSON, PICTURES, Output, wants_json
 from vppc.cli.picture import THEMES, is_picture, write_picture
 from vppc.cli.progress import progress
-from vppc.compare import Case, Machine, Queue, Row, cases, compare, equal_prompts, widened
+from vppc.compare import Case, Machine, Queue, Row, cases, compare, equal_prompts, queue_of, widened
 from vppc.costs.devices import find_device
 from vppc.costs.document import read_cost
 from vppc.costs.model import CostModel
@@ -40,6 +40,11 @@ QUEUED = ("cpp", "dcpp", "vpp-async", "vpp-packed")
 SIZES = (2048, 4096, 8192, 16384, 24576, 32768)
 
 
+def _lengths(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> list[tuple[int, ...]]:
+    """The tokens of the prompts of each queue."""
+    return [tuple(COUNT.convert(each, option, context) for each in text.split("+")) for text in dict.fromkeys(texts)]
+
+
 @click.command(name="compare")
 @click.option("--pp", type=click.IntRange(1, 1024), default=2, show_default=True, help="Pipeline ranks.")
 @click.option("--cost", "cost_files", metavar="FILE", multiple=True, help="Cost file; repeat for more.")
@@ -49,7 +54,17 @@ SIZES = (2048, 4096, 8192, 16384, 24576, 32768)
 @click.option("--ep", type=WAYS, default=1, show_default=True, help="With --model: devices that share the experts.")
 @click.option("--weight-dtype", help="With --model: dtype of the weights [default: the model's].")
 @NETWORK
-@click.option("--tokens", type=COUNT, multiple=True, help="Prompt length; repeatable [default: 64K to 512K].")
+@click.option(
+    "--tokens", type=COUNT, multiple=True, help="A prompt alone; repeat to compare more [default: 64K to 512K]."
+)
+@click.option(
+    "--queue",
+    "together",
+    metavar="L+L+..",
+    multiple=True,
+    callback=_lengths,
+    help="Prompts that wait together, in this order: 128K+32K+8K; repeat to compare more.",
+)
 @click.option("--requests", "files", metavar="FILE", multiple=True, help="A queue of prompts, as compile takes it.")
 @click.option(
     "--prompts",
@@ -119,6 +134,7 @@ def command(
     weight_dtype: str | None,
     network: bool,
     tokens: tuple[int, ...],
+    together: list[tuple[int, ...]],
     files: tuple[str, ...],
     prompts: int,
     strategies: tuple[str, ...],
@@ -140,6 +156,7 @@ def command(
     \b
     vppc compare --cost cost.json
     vppc compare --model deepseek-v3.1 --tp 8 --pp 4 --tokens 128K --jobs 4 -o compare.svg
+    vppc compare --cost cost.json --queue 128K+32K+8K
     vppc compare --cost cost.json --requests queue.jsonl --strategy cpp --strategy vpp-packed
 
     Every schedule is compiled, proven and priced; with --model it must also fit the device's memory. vLLM-Ascend's
@@ -162,7 +179,8 @@ def command(
     if not priced:
         raise InputError("nothing says what anything takes", place="--cost", remedy="give --cost FILE or --model NAME")
     queues = [Queue(PurePath(source_name(file)).name, read_requests(file)) for file in dict.fromkeys(files)]
-    lengths = tokens or (() if files else LENGTHS)
+    queues += [queue_of(lengths) for lengths in together]
+    lengths = tokens or (() if queues else LENGTHS)
     queues += [equal_prompts(length, prompts) for length in dict.fromkeys(lengths)]
     for spec in dict.fromkeys(specs):
         note_context(spec, (request for queue in queues for request in queue.requests))
