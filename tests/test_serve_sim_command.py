@@ -54,6 +54,8 @@ def test_the_tables(folder: Path) -> None:
     assert result.output == (
         "four.json: 4 requests, at once, 12 tokens to compute; round, 2 ranks\n"
         "\n"
+        "chunks in flight: cpp 2, as engines (vppc compile and compare: 6 ahead)\n"
+        "\n"
         "at its best  chunk size  chunks  tokens/s  TTFT mean  P50   P90   P99  queueing  in system  goodput\n"
         "-----------  ----------  ------  --------  ---------  ---  ----  ----  --------  ---------  -------\n"
         "cpp                   4       3         1        9 s  9 s  12 s  12 s       3 s        3.0   0.25/s\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from vppc.passes.strategies import Options, run_ahead
 from vppc.render.tables import count, percent, printable, seconds, signed_percent, table
 from vppc.serving.contest import Entry, Served
 from vppc.serving.metrics import ServingReport
@@ -52,6 +53,8 @@ def _of_one_workload(workload: Workload, entries: list[Entry], subject: str) -> 
         f"{count(workload.tokens, 'token')} to compute; {printable(setting.cost.name) or 'unnamed costs'}, "
         f"{count(setting.options.pp, 'rank')}"
     )
+    if held := _held(entries):
+        yield held
     if len(entries[0].tried) > 1:
         yield _by_size(entries)
     done = [(entry, entry.best.report) for entry in entries if entry.best.report is not None]
@@ -61,6 +64,23 @@ def _of_one_workload(workload: Workload, entries: list[Entry], subject: str) -> 
     yield _ranks(done)
     if gains := _gains(entries, subject):
         yield gains
+
+
+def _held(entries: list[Entry]) -> str:
+    """How far straight strategies run ahead here, which differs from where they are compiled; empty without any."""
+    straight = [options for entry in entries if not (options := _options(entry)).strategy.startswith("vpp")]
+    if not straight:
+        return ""
+    names = ", ".join(dict.fromkeys(options.strategy for options in straight))
+    first = straight[0]
+    return (
+        f"chunks in flight: {names} {count(first.max_in_flight or first.pp)}, as engines "
+        f"(vppc compile and compare: {count(run_ahead(first))} ahead)"
+    )
+
+
+def _options(entry: Entry) -> Options:
+    return entry.tried[0].trial.setting.options
 
 
 def _by_size(entries: list[Entry]) -> str:
