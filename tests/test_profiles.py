@@ -577,6 +577,21 @@ def test_without_a_device_the_outermost_operators_count(tmp_path: Path) -> None:
     assert found.times.free == pytest.approx(10e-6)
 
 
+def test_forwards_in_which_the_runner_slept_are_busy_and_told(tmp_path: Path) -> None:
+    ranges = [
+        kernel("3 FORWARD c0 s1", 10, 100, "user_annotation"),
+        kernel("7 FORWARD c1 s1", 130, 60, "user_annotation"),
+    ]
+    few = [cpu("aten::empty", 0, 2), cpu("aten::copy_", 20, 3)]
+    slept = read_trace(trace(tmp_path, [{**each, "tid": 1} for each in ranges] + few))
+    assert slept.types["FORWARD (asleep: no kernels ran)"].count == 2
+    assert slept.times.computing == pytest.approx(162e-6)  # with the operator beside them, without the one inside
+    assert slept.times.free == pytest.approx(28e-6)
+    awake = read_trace(trace(tmp_path, [*ranges, cpu("aten::mm", 15, 90), cpu("aten::mm", 130, 60)]))
+    assert set(awake.types) == {"aten::mm"}
+    assert awake.times.computing == pytest.approx(150e-6)
+
+
 def test_a_step_goes_from_its_beginning_to_that_of_the_next(tmp_path: Path) -> None:
     steps = [kernel(f"ProfilerStep#{n}", 100 * n, 40, "user_annotation") for n in (1, 2)]
     found = [*steps, *(kernel("k", start, 5) for start in (50, 110, 190, 230))]

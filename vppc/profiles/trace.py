@@ -32,6 +32,12 @@ COMPUTING, COMMUNICATION, EXPOSED, FREE = "Computing", "Communication", "Communi
 _LANES = (COMPUTING, COMMUNICATION, EXPOSED, FREE)
 """torch_npu's analysis of overlaps, by the names of its events."""
 _NO_COMPUTE = re.compile(r"EVENT|NOTIFY|SDMA|RDMA|MEMCPY|WRITE_VALUE|PLACE_HOLDER|PROFILING|CAPTURE", re.IGNORECASE)
+_FORWARD = re.compile(r"\d+ FORWARD c\d+ s\d+$")
+"""The range in which the runtime runs a FORWARD."""
+ASLEEP = "FORWARD (asleep: no kernels ran)"
+"""What a FORWARD is called as a kernel, when the runner only waits as long as costs say: it is busy for the plan."""
+AWAKE = 0.1
+"""Operators take less of FORWARDs in which the runner sleeps."""
 _CUDA = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
 _CUDA_CALLS = frozenset(("cuda_runtime", "cuda_driver"))
 _CPU_COMMUNICATION = re.compile(r"gloo:|c10d::")
@@ -77,6 +83,7 @@ class _Found:
     hcom: list[Span] = field(default_factory=list)
     cuda: list[Span] = field(default_factory=list)
     cpu: list[Span] = field(default_factory=list)
+    forwards: list[Span] = field(default_factory=list)
     steps: dict[str, Span] = field(default_factory=dict)
     flows: list[int] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
@@ -147,6 +154,8 @@ def _sort_span(found: _Found, event: dict[str, Any], category: Any, number: int,
         found.steps.setdefault(step[1], _span(event, name, number, file))
     elif category in _CUDA:
         found.cuda.append(_span(event, name, number, file))
+    elif category == "user_annotation" and _FORWARD.match(name):
+        found.forwards.append(_span(event, name, number, file))
     elif category == "cpu_op":
         found.cpu.append(_span(event, name, number, file))
     elif category is None and name in _LANES:
@@ -198,9 +207,18 @@ def _device(found: _Found, file: str) -> _Device:
         return _Device("CUDA", _cuda_type, rest, talk, found.calls)
     talk = [span for span in found.cpu if _CPU_COMMUNICATION.match(span.name)]
     rest = [span for span in found.cpu if not _CPU_COMMUNICATION.match(span.name)]
+    if _slept(found.forwards, rest):
+        named = [Span(ASLEEP, span.start, span.end, span.thread) for span in found.forwards]
+        return _Device("CPU", str, list(_outermost([*rest, *named])), talk, None)
     if not rest:
         raise InputError("has no kernels", file=file, remedy="profile the device too, or at least the CPU's operators")
     return _Device("CPU", str, list(_outermost(rest)), talk, None)
+
+
+def _slept(forwards: list[Span], operators: list[Span]) -> bool:
+    """Whether the runtime's FORWARDs took time in which next to no operator ran: a runner that only waits."""
+    ranges, busy = (union(span.interval for span in spans) for spans in (forwards, operators))
+    return bool(forwards) and overlap(ranges, busy) < AWAKE * length(ranges)
 
 
 def _outermost(spans: Iterable[Span]) -> Iterator[Span]:
