@@ -56,7 +56,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, list[Made]]:
         sections=[{}, {"chunks": [48, 32, 20]}],
         refused=[{"additional_config": {**FOLD, "profiling_chunk_config": {"enabled": True}}}],
     )
-    (stock,) = engines(folder / "stock", model, prompts, [{}])
+    (stock,) = engines(folder / "stock", model, prompts, [{}], {})
     return do(folder / "run", job), stock
 
 

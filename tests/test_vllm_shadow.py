@@ -119,6 +119,7 @@ def test_vllm_is_what_it_is_and_its_batches_are_journaled(tmp_path: Path) -> Non
                 "distributed_executor_backend": "mp",
             },
         ],
+        {},
     )
     for one, other in zip(plain, shadowed, strict=True):
         assert one.tokens == other.tokens

@@ -76,7 +76,7 @@ def engines(
     """What vLLM's engine makes of the prompts, with each of these sets of options, one engine after another.
 
     Of some prompts more is ``asked``: ``{"prompt_logprobs": 0}``, or tokens that match ``{"regex": ..}``. At the end
-    the last rank of each pipeline fails; what is said to that is in ``FOLDER/log``.
+    the last rank of each folded one fails; what is said to that is in ``FOLDER/log``.
     """
     _call(folder, "engines", model, prompts, options, asked)
     return [[Made(*made) for made in each] for each in torch.load(folder / "engines")]
@@ -292,7 +292,7 @@ def generate(
         read = [next(iter(step.values())).logprob for step in (answer.prompt_logprobs or ())[1:]]
         made.append((list(output.token_ids), torch.tensor(logits), torch.tensor(read)))
     torch.save(made, results)
-    if "pipeline_parallel_size" in options:
+    if "virtual_pipeline_parallel_size" in options.get("additional_config", {}):
         engine.collective_rpc(break_last_rank)
         try:
             engine.generate([{"prompt_token_ids": list(prompts[0])}], sampling[0], use_tqdm=False)
