@@ -177,7 +177,7 @@ class TestExceptions:
         assert ended.seconds < TIMEOUT
 
     def test_not_finite(self, plan: Path, tmp_path: Path) -> None:
-        ended = start(tmp_path, plan, [], "--check-finite", runner="nan").ended()
+        ended = start(tmp_path, plan, [], "--runner=reference", "--check-finite", runner="nan").ended()
         failed(ended, [1, 1], r"rank 1 at instruction \d+ of \d+, FORWARD c2 s1 .* \(request r0\): wrote 1 values of 1")
 
     def test_not_finite_is_not_looked_for_unless_asked(self, plan: Path, tmp_path: Path) -> None:
