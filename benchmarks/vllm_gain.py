@@ -2,13 +2,13 @@
 
     python -m benchmarks.vllm_gain [--tokens N] [--rounds R] [--prompts K]
 
-Two workers with a thread each; one prompt at a time, of many chunks, in which attention dominates. First stock vLLM
-computes prompts of many lengths in shadow mode, and costs are fitted to what its batches took. By these costs cpp and
+Two workers with a thread each; one prompt at a time, of many chunks, in which attention dominates. First stock vLLM, in
+shadow mode, and our own loop compute prompts in chunks of many sizes, and costs are fitted. By these costs cpp and
 vpp-async get their best fixed chunk, and a V is tuned. Then, round after round and in turn: stock vLLM with two
 pipeline ranks at cpp's chunk, the folded engine under vpp, vpp-async and with the tuned layers and chunks, and in our
 own loop (``--runner vllm``: the same model runners, without vLLM's engine) cpp, vpp-async and the tuned schedule. Each
 answers a prompt for practice and K that count. Printed are the medians of the times to the first token, and of the
-makespans in our loop, each beside the simulator's; transfers are not in its costs.
+makespans in our loop, each beside the simulator's.
 
 It needs .venv-vllm (scripts/vllm-venv), and some 25 seconds for each engine. The model has random weights.
 """
@@ -123,19 +123,37 @@ def written_model(folder: Path) -> str:
 
 
 def calibrated(folder: Path, model: str, tokens: int) -> Any:
-    """Costs of stock vLLM's stages on this machine, from batches of many sizes behind prefixes of many lengths."""
+    """Costs of vLLM's stages on this machine, from batches of many sizes behind prefixes of many lengths.
+
+    Stock vLLM's stages have half the layers each; of our loop's there are twice as many, which tells what a FORWARD
+    takes beside its layers.
+    """
+    from vppc.compiler import compile_schedule
     from vppc.costs.calibration import calibrate
+    from vppc.costs.model import CostModel, LayerCost
     from vppc.costs.samples import Layers, Measurements
+    from vppc.ir.schedule import Model, Request
+    from vppc.passes.strategies import Options
+    from vppc.profiles.journal import read_journal
+    from vppc.profiles.measured import measurements
     from vppc.profiles.shadow import read_shadow
 
+    layers = Layers.alike(LAYERS)
+    guess = CostModel((LayerCost(LAYERS, per_token=1.0),))
     draw = random.Random(1)
-    found = Measurements(Layers.alike(LAYERS))
+    found = Measurements(layers)
     longest = tokens // LEAST_CHUNKS
     for budget in (longest // 4, longest // 2, longest):
         journal = folder / f"shadow-{budget}"
         lengths = [tokens // 2, tokens, *(draw.randrange(budget // 4, tokens) for _ in range(2))]
         started("--engine", {"model": model, "prompts": lengths, "budget": budget, "additional": shadow(journal)})
         found += read_shadow(str(journal)).measurements()
+        options = Options(strategy="vpp-async", pp=2, chunk_size=budget)
+        plan = compile_schedule((Request("r0", tokens),), Model("m", LAYERS), guess, options)
+        runs = str(folder / f"loop-{budget}")
+        file = plan_file(plan, folder / f"loop-{budget}.json")
+        started("--loop", {"model": model, "plan": file, "runs": 1, "to": runs})
+        found += measurements(read_journal(f"{runs}-1"), layers)
     return calibrate(found).cost
 
 
@@ -209,9 +227,10 @@ def shown(
     rest = sum(layer.count * layer.per_token for layer in cost.layers) * tokens
     ranges = ", ".join(f"{end - start}" for start, end in (stage.layers for stage in plans["tuned"].stages))
     headers = ["", "measured", "from .. to", "gain", "predicted", "gain", "chunks"]
+    part = attention / (attention + rest)
     return (
-        f"\n{table(headers, rows)}\nattention takes {attention / (attention + rest):.0%} of the prompt's time; "
-        f"layers of the tuned stages: {ranges}"
+        f"\n{table(headers, rows)}\na FORWARD takes {1000 * cost.launch:.1f} ms beside its layers; attention takes "
+        f"{part:.0%} of the prompt's time; layers of the tuned stages: {ranges}"
     )
 
 
@@ -287,7 +306,7 @@ def run(plan: str, model: str, runs: int, to: str) -> list[str]:
 
 def parsed(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, default=8192, help="of a prompt (default: 8192)")
+    parser.add_argument("--tokens", type=int, default=16384, help="of a prompt (default: 16384)")
     parser.add_argument("--rounds", type=int, default=3, help="(default: 3)")
     parser.add_argument("--prompts", type=int, default=4, help="that count, of each a round (default: 4)")
     parser.add_argument("--engine", help=argparse.SUPPRESS)

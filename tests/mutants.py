@@ -9,7 +9,7 @@ from random import Random
 from tests.edits import arranged, changed, with_program
 from tests.plans import paper
 from tests.random_schedules import random_schedule
-from vppc.ir.instruction import Forward, Program, Recv, Sample, Send, Wait
+from vppc.ir.instruction import Forward, Instruction, Program, Recv, Sample, Send, Wait
 from vppc.ir.schedule import Schedule
 
 STRATEGIES = ("cpp", "vpp", "vpp-async", "vpp-packed")
@@ -36,9 +36,13 @@ def mutants(schedule: Schedule, random: Random, count: int) -> Iterator[tuple[st
     ranks = [rank for rank, program in enumerate(schedule.programs) if len(program)]
     for _ in range(count):
         program = schedule.programs[random.choice(ranks)]
-        kind = random.choice(("drop", "duplicate", "swap", "exchange", "move", "buffers", *["retarget"] * 4))
+        kind = random.choice(("drop", "duplicate", "swap", "exchange", "move", "buffers", "rename", *["retarget"] * 4))
         if kind == "retarget":
             yield retargeted(schedule, program, random)
+        elif kind == "rename":
+            one, other = random.randrange(program.buffers + 1), random.randrange(program.buffers + 4)
+            renamed = [renamed_buffer(each, one, other) for each in program]
+            yield kind, with_program(schedule, Program.of(program.rank, program.buffers, renamed))
         elif kind == "buffers":
             yield kind, with_program(schedule, replace(program, buffers=max(0, program.buffers - 1)))
         else:
@@ -60,6 +64,12 @@ def rearranged(length: int, kind: str, random: Random) -> list[int]:
         case "move":
             order.insert(max(0, one + random.randint(-3, 3)), order.pop(one))
     return order
+
+
+def renamed_buffer(instruction: Instruction, one: int, other: int) -> Instruction:
+    """The instruction with buffer ``other`` where it uses buffer ``one``."""
+    fields = [name for name in ("in_", "out", "buffer") if getattr(instruction, name, None) == one]
+    return instruction._replace(**dict.fromkeys(fields, other))
 
 
 def retargeted(schedule: Schedule, program: Program, random: Random) -> tuple[str, Schedule]:

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.edits import arranged, by_hand, changed, dropped, inserted, moved, with_program
+from tests.mutants import renamed_buffer
 from tests.random_schedules import random_schedule
 from vppc.errors import Finding
 from vppc.ir.certificate import Certificate
@@ -330,6 +331,20 @@ def test_what_the_fast_scan_accepts_is_right_by_the_slow_reading(seed: int) -> N
             other.holds,
             other.flight,
         )
+
+
+@given(st.integers(0, 10**6), st.data())
+@settings(max_examples=60)
+def test_a_buffer_that_does_not_exist_is_refused_whatever_its_number(seed: int, data: st.DataObject) -> None:
+    """Also where the whole program uses it as it should."""
+    schedule = random_schedule(Random(seed))
+    program = data.draw(st.sampled_from([each for each in schedule.programs if each.buffers]))
+    one = data.draw(st.integers(0, program.buffers - 1))
+    other = data.draw(st.one_of(st.integers(0, 4).map(program.buffers.__add__), st.just(LARGEST)))
+    renamed = [renamed_buffer(each, one, other) for each in program]
+    findings = check(with_program(schedule, Program.of(program.rank, program.buffers, renamed)))
+    used = renamed != list(program)
+    assert {finding.code for finding in findings if finding.code == "B1"} == ({"B1"} if used else set())
 
 
 NUMBER = st.one_of(st.integers(0, 5), st.sampled_from([LARGEST, 100]))

@@ -22,6 +22,8 @@ from vppc.ir.schedule import Schedule
 
 FREE = -1
 """What a buffer holds when it may be written. It holds a value > 0, and ``~value`` while a transfer uses it."""
+NOWHERE = ~(1 << 62)
+"""What the spare buffer holds, or its inverse after a WAIT: neither is free or any value, so nothing can use it."""
 
 Port = tuple[int, Callable[[int], None], Callable[[int], None]]
 """One end of a channel: the peer, and where a transfer's value and instruction are noted."""
@@ -92,7 +94,7 @@ class Tape:
 
     @property
     def spare(self) -> int:
-        """A buffer that no program can name, for transfers whose own cannot be used."""
+        """A buffer that no program can use, for transfers whose own cannot be used."""
         return self.buffers + 1
 
     def expect(self, first: int) -> None:
@@ -119,7 +121,7 @@ class Tape:
 def blank_tapes(schedule: Schedule, pipes: Sequence[Pipe], prompts: Prompts) -> list[Tape]:
     """The tapes of all ranks of a schedule, with nothing on them."""
     tapes = [
-        Tape(program.rank, schedule, prompts, [FREE] * program.buffers + [0, FREE, 0], [0] * (program.buffers + 2))
+        Tape(program.rank, schedule, prompts, [FREE] * program.buffers + [0, NOWHERE, 0], [0] * (program.buffers + 2))
         for program in schedule.programs
     ]
     ranks = schedule.stage_ranks
