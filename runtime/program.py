@@ -46,7 +46,7 @@ def proven(data: bytes, path: str) -> Loaded:
         raise InputError(
             "has no certificate, and unproven programs are not run",
             file=path,
-            remedy="`vppc verify` it, and `vppc convert` it to JSON, which adds one",
+            remedy=f"`vppc verify {path} -o PROVEN` writes it with one",
         )
     findings = check(schedule)
     if findings:

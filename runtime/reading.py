@@ -193,7 +193,17 @@ def _check_payload(value: Sequence[Mapping[str, Any]]) -> None:
                 _int(size)
 
 
+def _check_cost(cost: Any) -> None:
+    cost_of(cost)
+    parts = [cost, *cost["layers"], *(cost.get(key, {}) for key in ("embed", "head", "transfer"))]
+    for part in parts:
+        for key, value in part.items():
+            if key not in ("format", "version", "unit", "name", "layers", "embed", "head", "transfer"):
+                _amount(value)
+
+
 _CHECKS: Mapping[str, Callable[[Any], object]] = {
+    "cost": _check_cost,
     "tp": _int,
     "buffer_tokens": _int,
     "cancelled": lambda value: [_int(each) for each in value],

@@ -1,6 +1,7 @@
 """How hypothesis runs, the same examples every time under ``ci`` and new ones under ``dev``; what waits for torch."""
 
 import importlib.util
+import os
 import re
 import signal
 from functools import cache
@@ -24,6 +25,16 @@ def pytest_configure() -> None:
     """Ctrl-C means something here, also where a shell has started pytest in the background, ignoring it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that becomes another program fails in a test, rather than to take the tests with it."""
+
+    def become(*program: object) -> NoReturn:
+        raise RuntimeError(f"becomes {program}")
+
+    monkeypatch.setattr(os, "execv", become)
 
 
 @cache

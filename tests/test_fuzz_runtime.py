@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from runtime.program import load, proven
 from tests.fuzz_runtime_targets import RUNTIME_TARGETS, safetensors, weights
 from tests.fuzzing import attempt, damaged, limits
-from tests.plans import paper
+from tests.plans import deepseek
 from vppc.errors import InputError
 from vppc.ir.document import read_schedule, schedule_text
 
@@ -84,12 +84,15 @@ def test_an_index_names_files_that_can_be(file: str, tmp_path: Path) -> None:
         (lambda text: text.replace('"stages"', '"stager"', 1), 'the key "stages" is missing'),
         (lambda text: text.replace('"pp": 2', '"pp": "2"', 1), "pp: "),
         (lambda text: "[]", "a list is not a vppc.schedule document"),
+        (lambda text: text.replace('"per_token"', '"per_tokne"', 1), "per_tokne"),
+        (lambda text: text.replace('"per_token": ', '"per_token": -', 1), "per_token: "),
+        (lambda text: text.replace('"fixed": ', '"fixed": "1", "x": ', 1), "fixed: "),
     ],
-    ids=["cut off", "a key is missing", "a text for a number", "a list"],
+    ids=["cut off", "a key is missing", "a text for a number", "a list", "a cost's key", "a cost", "a cost's text"],
 )
 def test_the_runtime_says_what_verify_says(damage: Callable[[str], str], message: str, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
-    file.write_text(damage("".join(schedule_text(paper("vpp", 4)))))
+    file.write_text(damage("".join(schedule_text(deepseek("vpp", (40000,), 8192)))))
     with pytest.raises(InputError) as verified:
         read_schedule(str(file))
     with pytest.raises(InputError) as loaded:

@@ -152,7 +152,7 @@ SITUATIONS: dict[str, Sequence[tuple[str, ...]]] = {
     "serve-sim": [
         (*QUEUE, *COST, "--strategy", "cpp"),
         (*QUEUE, *COST, "--model", "deepseek-v3.1", "--strategy", "dcpp"),
-        (*QUEUE, *MODEL, "--strategy", "vpp-packed", "-o", "x.svg"),
+        (*QUEUE, *MODEL, "--pp", "4", "--strategy", "vpp-packed", "-o", "x.svg"),
     ],
     "tune": [
         ("--pp", "2", "--tokens", "20000", *COST, "--placement", "straight", "--effort", "0.1"),

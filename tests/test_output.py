@@ -27,7 +27,7 @@ LEAST = {
     "schema": ("cost",),
 }
 WRITTEN = {
-    **dict.fromkeys(("compile", "tune", "calibrate", "model", "doctor", "trace", "schema"), JSON),
+    **dict.fromkeys(("compile", "verify", "tune", "calibrate", "model", "doctor", "trace", "schema"), JSON),
     **dict.fromkeys(("explain", "diff", "shadow"), JSON),
     **dict.fromkeys(("compare", "serve-sim"), (*PICTURES, *JSON)),
     "plot": PICTURES,

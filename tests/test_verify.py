@@ -20,7 +20,7 @@ from tests.test_segments import cut
 from vppc.cli import vppc
 from vppc.errors import CheckFailed, InputError
 from vppc.ir.certificate import LIFETIME, entries
-from vppc.ir.document import digest, schedule_text, segment_text
+from vppc.ir.document import digest, parse_schedule, schedule_text, segment_text
 from vppc.ir.instruction import Forward
 from vppc.ir.rules import Verifier, check, prove
 from vppc.ir.rules.memory import buffer_bytes, peak_buffers, peak_kv_tokens
@@ -63,6 +63,28 @@ def test_json(plan: Path) -> None:
         "peak_kv_tokens": [4, 4],
         "findings": [],
     }
+
+
+def test_a_schedule_from_elsewhere_is_written_with_its_proof(plan: Path, tmp_path: Path) -> None:
+    """As it is proven when compiled; also over itself, and where a certificate no longer holds."""
+    edited = replace(by_hand(), certificate=replace(prove(by_hand()), order=prove(by_hand()).order[2:]))
+    for name, schedule in (("plan.json", by_hand()), ("edited.json", edited)):
+        path, output = written(tmp_path / name, schedule), tmp_path / f"proven-{name}"
+        assert verify(str(path), "-o", str(output)).output == f"{path}: {PROVEN}"
+        assert parse_schedule(output.read_bytes()) == replace(by_hand(), certificate=prove(by_hand()))
+        assert verify(str(path), "-o", "-").output == output.read_text(encoding="utf-8")
+        assert verify(str(path), "-o", str(path)).exit_code == 0
+        assert path.read_bytes() == output.read_bytes()
+
+
+def test_what_is_not_proven_is_not_written(tmp_path: Path) -> None:
+    bad, output = written(tmp_path / "bad.json", changed(by_hand(), 0, 3, out=0)), tmp_path / "proven.json"
+    assert isinstance(verify(str(bad), "-o", str(output)).exception, CheckFailed)
+    for option in ("--open", str(bad)):
+        refused = verify(str(bad), option, "-o", str(output)).exception
+        assert isinstance(refused, InputError)
+        assert refused.place == "-o"
+    assert not output.exists()
 
 
 def test_findings_name_the_file_and_are_json_when_asked_for(tmp_path: Path) -> None:

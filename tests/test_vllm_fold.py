@@ -21,7 +21,7 @@ from vllm_runs import batches, engines
 from examples.tiny_checkpoint import write_tokenizer
 from runtime.vllm_plugin import register
 from runtime.vllm_plugin.batches import Prompt, batches_of
-from runtime.vllm_plugin.chunk_plan import ChunkPlan, check_fit, read_chunk_plan
+from runtime.vllm_plugin.chunk_plan import ChunkPlan, PlannedChunks, check_fit, read_chunk_plan
 from runtime.vllm_plugin.page import Doing, EngineRow, Page, RankRow
 from runtime.vllm_plugin.pricing import BatchDrift
 from runtime.vllm_plugin.refusals import refuse
@@ -66,6 +66,12 @@ def test_layers_of_the_stages() -> None:
         ({"vppc": 3}, "vppc: 3 is no object"),
         ({"vppc": {"mode": "shadow", "journl": "x"}}, "vppc.journl: is not known"),
         ({"vppc": {"mode": "shade", "journal": "x"}}, "vppc.mode: asks for 'shade'"),
+        ({"vppc": {"mode": [], "journal": "x"}}, "vppc.mode: asks for []"),
+        ({"vppc": {"mode": "shadow", "journal": "x\0"}}, "vppc.journal: 'x\\x00' is no folder"),
+        ({**FOLD, "vppc": {"chunks": "x\0"}}, "vppc.chunks: 'x\\x00' is no plan"),
+        ({**FOLD, "vppc": {"costs": "x\0"}}, "vppc.costs: 'x\\x00' is no file"),
+        ({**FOLD, "vppc": {"ttft_target": 10**400}}, "vppc.ttft_target: 100000"),
+        ({**FOLD, "vppc": {"max_in_flight": 10**400}}, "vppc.max_in_flight: 100000"),
         ({"vppc": {"mode": "shadow"}}, "vppc.journal: None is no folder"),
         ({"vppc": {"max_in_flight": 2}}, "vppc.mode: asks for None"),
         ({"vpp_layer_ranges": RANGES}, "vppc.mode: asks for None"),
@@ -143,8 +149,24 @@ def test_a_plan_from_a_file(tmp_path: Path) -> None:
     options = Options(strategy="vpp-packed", pp=2, chunk_size=40, token_budget=40)
     written(compile_schedule(requests, Model("m", 4), cost, options), tmp_path / "plan.json")
     plan = read_chunk_plan(str(tmp_path / "plan.json"), "x")
-    assert plan == ChunkPlan(((20,), (40, 80, 90)))
+    assert plan == ChunkPlan(((20,), (40, 80, 90)), 40)
     assert (plan.room(20, 0), plan.room(21, 0), plan.room(90, 80), plan.room(91, 0)) == (20, 40, 10, None)
+
+
+def test_a_plan_behind_what_was_cached(tmp_path: Path) -> None:
+    """Its chunks are as large as planned, also for a prompt of which nothing is cached."""
+    cost = CostModel((LayerCost(4, per_token=1.0),))
+    options = Options(strategy="vpp", pp=2, chunk_size=20)
+    cached = (Request("cached", 200, cached_tokens=120),)
+    written(compile_schedule(cached, Model("m", 4), cost, options), tmp_path / "plan.json")
+    plan = read_chunk_plan(str(tmp_path / "plan.json"), "x")
+    assert plan.largest == 20
+    assert [plan.room(200, computed) for computed in (0, 20, 119, 120, 130, 140)] == [20, 20, 20, 20, 10, 20]
+
+
+def test_prompts_without_a_plan_are_cut_like_vllm_cuts_them() -> None:
+    rule = PlannedChunks(ChunkPlan(((5, 8),), 5), 6)
+    assert [rule.next_chunk(0, 8), rule.next_chunk(5, 3), rule.next_chunk(0, 30)] == [5, 3, 6]
 
 
 class TestBatches:
@@ -333,9 +355,9 @@ def test_sizes_that_are_none(sizes: list[Any]) -> None:
 )
 def test_plans_that_do_not_fit(changed: dict[str, Any], message: str) -> None:
     fitting = {"max_num_batched_tokens": 5, "long_prefill_token_threshold": 0}
-    check_fit(ChunkPlan(((5, 8),)), SimpleNamespace(**fitting))
+    check_fit(ChunkPlan(((5, 8),), 5), SimpleNamespace(**fitting))
     with pytest.raises(InputError, match=f"vppc.chunks: does not fit: {message}"):
-        check_fit(ChunkPlan(((5, 8),)), SimpleNamespace(**fitting | changed))
+        check_fit(ChunkPlan(((5, 8),), 5), SimpleNamespace(**fitting | changed))
 
 
 def a_config(**changes: Any) -> Any:

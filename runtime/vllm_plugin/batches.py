@@ -100,6 +100,7 @@ def _by_priority(waiting: Waiting, now: float) -> tuple[float, ...]:
 
 def _rule(settings: Fold, cost: CostModel | None, config: Any, most: int) -> ChunkRule:
     scheduler = config.scheduler_config
+    most = min(most, scheduler.long_prefill_token_threshold or most)  # where vLLM cuts, it would leave a batch's rest
     if settings.chunks == BY_TIME:
         if cost is None:
             remedy = "costs, to know how long chunks take"
@@ -111,6 +112,6 @@ def _rule(settings: Fold, cost: CostModel | None, config: Any, most: int) -> Chu
         )
     plan = settings.chunk_plan()
     if plan is None:
-        return Fixed(min(most, scheduler.long_prefill_token_threshold or most))
+        return Fixed(most)
     check_fit(plan, scheduler)
-    return PlannedChunks(plan)
+    return PlannedChunks(plan, most)

@@ -72,8 +72,8 @@ class Page:
         size = self._rows * _FIELDS * _BYTES
         descriptor = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
         try:
-            if create:
-                os.ftruncate(descriptor, size)
+            if create:  # all of it, since where a disk has no room for what is mapped, writing kills the process
+                os.posix_fallocate(descriptor, 0, size)
             self._numbers = memoryview(mmap.mmap(descriptor, size)).cast("d")
         finally:
             os.close(descriptor)

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,9 @@ FILE = "--additional-config"
 VPP, RANGES, SECTION = "virtual_pipeline_parallel_size", "vpp_layer_ranges", "vppc"
 FOLDING = ("vpp", "vpp-async", "vpp-packed")
 """The strategies whose chunks come back to the rank that they started on."""
+MOST_IN_FLIGHT = 1024
+LONGEST = 10**9
+"""Seconds that may be asked for."""
 BY_TIME = "dcpp"
 """Chunks that take equal time, as vLLM-Ascend cuts them."""
 _KEYS = {
@@ -120,7 +122,12 @@ def read_settings(additional: Any) -> Shadow | Fold | None:
     if not isinstance(section, Mapping):
         raise InputError(f"{section!r} is no object", file=FILE, place=SECTION, remedy='{"mode": "shadow", ...}')
     mode = section.get("mode", "fold" if VPP in additional or RANGES in additional else None)
-    if mode not in _KEYS or (mode == "fold") != (VPP in additional) or (mode == "fold" and "mode" in section):
+    if (
+        not isinstance(mode, str)
+        or mode not in _KEYS
+        or (mode == "fold") != (VPP in additional)
+        or (mode == "fold" and "mode" in section)
+    ):
         raise InputError(
             f"asks for {section.get('mode')!r}",
             file=FILE,
@@ -132,7 +139,7 @@ def read_settings(additional: Any) -> Shadow | Fold | None:
             raise InputError("is not known", file=FILE, place=f"{SECTION}.{key}", remedy=", ".join(_KEYS[mode]))
     if mode == "shadow":
         journal = section.get("journal")
-        if not isinstance(journal, str) or not journal:
+        if not isinstance(journal, str) or not journal or "\0" in journal:
             raise InputError(
                 f"{journal!r} is no folder", file=FILE, place="vppc.journal", remedy="a folder to write to"
             )
@@ -140,8 +147,9 @@ def read_settings(additional: Any) -> Shadow | Fold | None:
     if additional[VPP] != 2:
         raise InputError(f"{additional[VPP]!r} stages a rank", file=FILE, place=VPP, remedy="2: a fold")
     most = section.get("max_in_flight")
-    if most is not None and (type(most) is not int or most < 1):
-        raise InputError(f"{most!r} is no number of batches", file=FILE, place="vppc.max_in_flight", remedy="1 or more")
+    if most is not None and (type(most) is not int or not 1 <= most <= MOST_IN_FLIGHT):
+        remedy = f"1 to {MOST_IN_FLIGHT}"
+        raise InputError(f"{most!r:.40} is no number of batches", file=FILE, place="vppc.max_in_flight", remedy=remedy)
     strategy = section.get("strategy", "vpp-async")
     if strategy not in FOLDING:
         raise InputError(f"{strategy!r} does not fold", file=FILE, place="vppc.strategy", remedy=", ".join(FOLDING))
@@ -150,16 +158,17 @@ def read_settings(additional: Any) -> Shadow | Fold | None:
         raise InputError(f"{policy!r} is none", file=FILE, place="vppc.policy", remedy=f"one of {', '.join(POLICIES)}")
     seconds = {key: section[key] for key in ("patience", "ttft_target") if key in section}
     for key, value in seconds.items():
-        if type(value) not in (int, float) or not 0 <= value < math.inf:
-            raise InputError(f"{value!r} are no seconds", file=FILE, place=f"vppc.{key}", remedy="0 or more")
+        if type(value) not in (int, float) or not 0 <= value <= LONGEST:
+            remedy = f"0 to {LONGEST}"
+            raise InputError(f"{value!r:.40} are no seconds", file=FILE, place=f"vppc.{key}", remedy=remedy)
     whole = section.get("whole_prompts", False)
     if type(whole) is not bool:
         raise InputError(f"{whole!r} is no answer", file=FILE, place="vppc.whole_prompts", remedy="true or false")
     chunks = section.get("chunks")
-    if not isinstance(chunks, str | list | None):
+    if not isinstance(chunks, str | list | None) or (isinstance(chunks, str) and "\0" in chunks):
         raise InputError(f"{chunks!r} is no plan", file=FILE, place=PLACE, remedy="a schedule file, or a list of sizes")
     costs = section.get("costs")
-    if not isinstance(costs, str | None):
+    if not isinstance(costs, str | None) or "\0" in (costs or ""):
         raise InputError(f"{costs!r} is no file", file=FILE, place="vppc.costs", remedy="a cost file")
     sizes = tuple(chunks) if isinstance(chunks, list) else chunks
     ranges = _ranges(additional.get(RANGES))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 import click
 
-from vppc.errors import CheckFailed, Finding
+from vppc.cli.output import JSON, Output
+from vppc.compiler import certified
+from vppc.errors import CheckFailed, Finding, InputError
 from vppc.files import read_bytes, source_name, write_text
-from vppc.ir.document import digest, parse_schedule, parse_segment
+from vppc.ir.document import digest, parse_schedule, parse_segment, schedule_text
 from vppc.ir.rules import RULES, Verifier
 from vppc.ir.rules.memory import peak_buffers, peak_kv_tokens
 from vppc.json_text import dumps
@@ -23,14 +25,27 @@ T = TypeVar("T")
 @click.argument("segments", metavar="[SEGMENT]...", nargs=-1)
 @click.option("--open", "is_open", is_flag=True, help="More segments will follow: things may be left unfinished.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: proven, findings, and the peaks of each rank.")
-def command(file: str, segments: tuple[str, ...], is_open: bool, as_json: bool) -> None:
+@click.option(
+    "-o", "--output", metavar="FILE", type=Output("a schedule", *JSON), help="Write the schedule with its certificate."
+)
+def command(file: str, segments: tuple[str, ...], is_open: bool, as_json: bool, output: str | None) -> None:
     """Prove that a schedule FILE (- is stdin), followed by its SEGMENTs, cannot hang or mix up data.
 
     Checks every rule of the format: stages and layers, coverage of the prompts, KV order, buffers, transfers,
     and progress both when sends complete alone and when a transfer needs both ends. A certificate in the file
     is checked too. What is wrong goes to stderr, one finding a rule and place, with exit status 1.
+
+    A schedule from elsewhere has no certificate, without which it is not run, or after an edit one that no longer
+    holds: -o writes it with a new one.
     """
-    verifier = _read(file, segments)
+    if output is not None:
+        for option, given in (("SEGMENT", bool(segments)), ("--open", is_open), ("--json", as_json and output == "-")):
+            if given:
+                raise InputError(f"does not go with {option}", place="-o", remedy="write one whole schedule to a file")
+        _write_proven(file, output)
+        if output == "-":
+            return
+    verifier = _read(output or file, segments)
     findings = verifier.findings(closed=not is_open)
     if as_json:
         write_text(None, dumps(_summary(verifier, findings, is_open)) + "\n")
@@ -38,6 +53,15 @@ def command(file: str, segments: tuple[str, ...], is_open: bool, as_json: bool) 
         raise CheckFailed(findings, file=" + ".join(map(source_name, (file, *segments))))
     if not as_json:
         write_text(None, _sentence(verifier, file, segments, is_open) + "\n")
+
+
+def _write_proven(file: str, output: str) -> None:
+    schedule, _ = _with_digest(parse_schedule, file)
+    try:
+        proven = certified(replace(schedule, certificate=None))
+    except CheckFailed as error:
+        raise CheckFailed(error.findings, file=source_name(file)) from None
+    write_text(output, schedule_text(proven))
 
 
 def _read(file: str, segments: Sequence[str]) -> Verifier:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
@@ -70,7 +70,7 @@ class StreamJournal:
         for process, (kept, clock) in enumerate(zip(self._times, self._clocks, strict=True)):
             rank, shard = divmod(process, self._tp)
             journal = Journal(self._folder, schedule.programs[rank], rank, shard, sha.hexdigest(), clock)
-            for start, end in _pairs(kept):
+            for start, end in self._kept_pairs(kept):
                 journal.report(start + skew, end + skew)
             journal.close()
 
@@ -80,7 +80,7 @@ class StreamJournal:
         chunks: list[Chunk] = []
         cancelled: list[int] = []
         codes = [array("i") for _ in self._opening.programs]
-        for segment in _segments(self._segments):
+        for segment in self._kept_segments():
             requests += segment.requests
             chunks += segment.chunks
             cancelled += segment.extra.get("cancelled", ())
@@ -97,6 +97,29 @@ class StreamJournal:
     def _nameless(self) -> IO[bytes]:
         return TemporaryFile(dir=self._folder)
 
+    def _kept_segments(self) -> Iterator[Segment]:
+        if self._segments is not None:
+            with self._again(self._segments) as kept:
+                yield from map(parse_segment, kept)
+
+    def _kept_pairs(self, kept: IO[bytes] | None) -> Iterator[tuple[float, float]]:
+        if kept is not None:
+            with self._again(kept):
+                while pair := kept.read(_TIMES):
+                    start, end = array("d", pair)
+                    yield start, end
+
+    @contextmanager
+    def _again(self, kept: IO[bytes]) -> Iterator[IO[bytes]]:
+        """A nameless file, from its beginning, for the last time. What was not on the disk yet goes there first."""
+        try:
+            with self._written():
+                kept.seek(0)
+            yield kept
+        finally:
+            with suppress(OSError):  # without space, said above
+                kept.close()
+
     @contextmanager
     def _written(self) -> Iterator[None]:
         try:
@@ -105,22 +128,6 @@ class StreamJournal:
             raise InputError(
                 f"cannot be written: {error.strerror}", file=str(self._folder), remedy="name a folder with space"
             ) from None
-
-
-def _segments(kept: IO[bytes] | None) -> Iterator[Segment]:
-    if kept is not None:
-        with kept:
-            kept.seek(0)
-            yield from map(parse_segment, kept)
-
-
-def _pairs(kept: IO[bytes] | None) -> Iterator[tuple[float, float]]:
-    if kept is not None:
-        with kept:
-            kept.seek(0)
-            while pair := kept.read(_TIMES):
-                start, end = array("d", pair)
-                yield start, end
 
 
 def _hashed(pieces: Iterable[str], update: Callable[[bytes], object]) -> Iterator[str]:

@@ -33,7 +33,8 @@ def check_order(claim: Certificate, tracks: Sequence[Track], tapes: Sequence[Tap
             return
         track = tracks[rank]
         if not reached[rank] < upto <= len(track):
-            remedy = f"name an end between {reached[rank] + 1} and {len(track)}, or prove the schedule again"
+            ends = f"{reached[rank] + 1} and {len(track)}"
+            remedy = f"name an end between {ends}, or prove the schedule again, by vppc verify -o"
             report.add("X2", here, f"rank {rank} goes from instruction {reached[rank]} to {upto}", remedy)
             return
         while passed[rank] < len(track.waits) and track.waits[passed[rank]] < upto:
@@ -50,7 +51,7 @@ def check_order(claim: Certificate, tracks: Sequence[Track], tapes: Sequence[Tap
                 "X2",
                 "certificate.order",
                 f"ends with rank {rank} at instruction {reached[rank]} of {len(track)}",
-                "add the steps that are missing, or prove the schedule again",
+                "add the steps that are missing, or prove the schedule again, by vppc verify -o",
             )
 
 
@@ -60,14 +61,14 @@ def _report_early(here: str, tape: Tape, wait: int, peer: Tape, post: int, repor
         "X1",
         here,
         f"rank {tape.rank} passes its instruction {wait} before rank {peer.rank} has posted {what}",
-        "prove the schedule again; this certificate belongs to another",
+        "prove the schedule again, by vppc verify -o; this certificate belongs to another",
         excerpt(tape, wait),
     )
 
 
 def check_lifetimes(claim: Certificate, tapes: Sequence[Tape], report: Report) -> None:
     """Compare the lifetimes with those of the programs (rule X3)."""
-    remedy = "prove the schedule again; this certificate belongs to another"
+    remedy = "prove the schedule again, by vppc verify -o; this certificate belongs to another"
     if len(claim.lifetimes) != len(tapes):
         problem = f"has {len(claim.lifetimes)} lists for {len(tapes)} ranks"
         report.add("X3", "certificate.lifetimes", problem, remedy)
