@@ -4,6 +4,7 @@ import importlib.util
 import os
 import re
 import signal
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NoReturn
@@ -35,6 +36,24 @@ def stay(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError(f"becomes {program}")
 
     monkeypatch.setattr(os, "execv", become)
+
+
+@pytest.fixture(autouse=True)
+def signals_stay() -> Iterator[None]:
+    """What a test runs leaves Ctrl-C and SIGTERM as they were, in C too, where libraries set handlers unseen."""
+    before = caught()
+    yield
+    assert caught() == before, "a signal is not handled as it was before this test"
+
+
+def caught() -> list[bool] | None:
+    """Whether this process, as the kernel knows it, handles SIGINT and SIGTERM itself; None where it does not say."""
+    try:
+        with open("/proc/self/status", encoding="ascii") as status:
+            mask = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt"))
+    except OSError:
+        return None
+    return [bool(mask >> number - 1 & 1) for number in (signal.SIGINT, signal.SIGTERM)]
 
 
 @cache

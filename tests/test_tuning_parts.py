@@ -1,6 +1,9 @@
 """The parts of the tuner: prices and slopes, orders, rounding, bounds, the solver, worlds."""
 
+import subprocess
+import sys
 from itertools import pairwise, product
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -287,6 +290,38 @@ def test_the_solver_proves_an_order_and_finds_a_better_one() -> None:
     assert exact.makespan == pytest.approx(exact.bound, rel=1e-3)
     _, listed = list_schedule(schedule, costs, Admission(3).gates(schedule))
     assert exact.makespan <= listed * (1 + 1e-3)
+
+
+SOLVE_INTERRUPTED = """
+import os, signal, threading
+from tests.test_tuning_parts import DENSE, Model, OpCosts, Options, Request, best_order, compile_schedule
+
+def solve(pp, tokens):
+    requests, options = (Request("r", tokens),), Options(strategy="vpp-async", pp=pp, chunk_size=1500)
+    schedule = compile_schedule(requests, Model("m", 12), DENSE, options)
+    costs = OpCosts.of(schedule, DENSE)
+    best_order(schedule, costs, 2 * sum(costs.seconds), 600)
+
+solve(2, 3000)
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    threading.Event().wait(60)
+except KeyboardInterrupt:
+    print("after")
+threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    solve(4, 90_000)
+except KeyboardInterrupt:
+    print("within")
+"""
+
+
+def test_the_solver_leaves_ctrl_c_to_the_program() -> None:
+    pytest.importorskip("ortools", reason="the extra exact is not installed")
+    root = Path(__file__).resolve().parents[1]
+    python = [sys.executable, "-c", SOLVE_INTERRUPTED]
+    ran = subprocess.run(python, cwd=root, capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.stdout.split(), ran.returncode) == (["after", "within"], 0), ran.stderr
 
 
 def test_worlds_change_what_they_say() -> None:

@@ -6,8 +6,10 @@ costs too; the order it finds is priced at the real ones.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import floor
+from typing import TYPE_CHECKING
 
 from vppc.analysis.breakdown import clock_start
 from vppc.analysis.order_timeline import timeline
@@ -15,6 +17,9 @@ from vppc.costs.model import OpCosts
 from vppc.errors import InputError
 from vppc.ir.dag import Dag
 from vppc.ir.schedule import Order, Schedule
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
 
 _TICKS = 1_000_000
 """Ticks of the longest schedule that is considered."""
@@ -79,10 +84,25 @@ def best_order(schedule: Schedule, costs: OpCosts, longest: float, time_limit: f
     solver.parameters.max_time_in_seconds = time_limit
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
-    status = solver.solve(model)
+    status = _solve(solver, model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         raise InputError(f"no order was found in {time_limit:g} s", place="--exact", remedy="allow more seconds")
     starts = [solver.value(each) for each in start]
     by_start = sorted(range(len(starts)), key=lambda op: (starts[op], op))
     order = Order(tuple(tuple(op for op in by_start if ranks[op % stages] == rank) for rank in range(schedule.pp)))
     return Exact(order, timeline(schedule, costs, order).finish - origin, solver.best_objective_bound * tick)
+
+
+def _solve(solver: cp_model.CpSolver, model: cp_model.CpModel) -> cp_model.CpSolverStatus:
+    """Solve on another thread, so that a signal ends the program and not only the search.
+
+    The solver's own handler would take Ctrl-C for "that is enough", and leave the process without one afterwards.
+    """
+    solver.parameters.catch_sigint_signal = False
+    with ThreadPoolExecutor(1) as pool:
+        solving = pool.submit(solver.solve, model)
+        try:
+            return solving.result()
+        except BaseException:
+            solver.stop_search()
+            raise
