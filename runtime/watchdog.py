@@ -1,8 +1,7 @@
 """The watchdog: notices in every process when a rank dies or stalls, and ends the run on all.
 
-Every process beats: it writes where it stands to the board that all share, and reads where the others stand. Who
-stops beating is dead or stopped. Who beats but stays at one place is stalled; if it waits there, somebody else is
-to blame. The first to notice writes the verdict on the board, and all end with the same message.
+Every process beats: it writes where it stands to the board that all share, and reads where the others stand, see
+:mod:`runtime.beats`. The first to notice writes the verdict on the board, and all end with the same message.
 
 Two threads do this while the main thread may be stuck inside a transfer. One talks to the board, which can block
 where the process that holds it is stopped. The other judges and never waits for anything without a limit: signals
@@ -22,31 +21,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from runtime.beats import Hearing, Limits, Pulse
 from runtime.board import Beat, Board, Notices, Verdict
-from runtime.faults import Position, RunFailed, State, described
+from runtime.faults import Position, RunFailed, described
 from runtime.peers import Peer
 from vppc.errors import VppcError
 
 INTERRUPTED, TERMINATED = Verdict(130, "interrupted"), Verdict(143, "terminated")
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Seconds, all from the ``timeout`` within which every process is to have ended after a fault."""
-
-    interval: float
-    """Between beats."""
-    quick: float
-    """Of silence, that tell of a death when there is a sign of one already."""
-    silence: float
-    """Of silence, that tell of a death without any sign."""
-    stall: float
-    """At one instruction."""
-
-    @classmethod
-    def of(cls, timeout: float) -> Limits:
-        interval = min(0.5, timeout / 32)
-        return cls(interval, 4 * interval, timeout / 4, timeout * 3 / 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +58,8 @@ class Watchdog:
         self.on_cancel: Callable[[tuple[tuple[int, int], ...]], None] = lambda requests: None
         self.on_usr2: Callable[[], tuple[int, tuple[int, ...]]] = lambda: (0, ())
         self._peer = Peer.here()
-        self._count, self._standing, self._arrived = 0, (State.WAITING, ""), time.monotonic()
-        self._heard: list[tuple[Beat, float]] = []  # the newest beat of each process, and when it was new
-        self._spoke = self._ticked = 0.0  # when the talker and the judge were last known to be free
+        self._pulse, self._hearing = Pulse(position), Hearing[Beat](self.limits)
+        self._ticked = 0.0  # when the judge was last known to be free; of the talker, the hearing says it
         self._verdict: Verdict | None = None
         self._proposal: Verdict | None = None  # to be settled on the board
         self._lost: RuntimeError | None = None  # why there is no board any more
@@ -115,7 +95,7 @@ class Watchdog:
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
             self._handlers[number] = signal.signal(number, lambda *_: None)
-        self._spoke = self._ticked = time.monotonic()
+        self._hearing.spoke = self._ticked = time.monotonic()
         self._talker.start()
         self._judge.start()
 
@@ -154,7 +134,7 @@ class Watchdog:
                 self._wake.wait(self.limits.interval)
                 self._wake.clear()
             self.board.leave()
-            while self.process == self.holder and self.board.left() < len(self._heard):
+            while self.process == self.holder and self.board.left() < len(self._hearing.newest):
                 time.sleep(self.limits.interval / 4)
         except RuntimeError as error:  # what torch's stores raise
             if not self._leaving.is_set():
@@ -164,23 +144,10 @@ class Watchdog:
         self._gone.set()
 
     def _beat(self) -> Beat:
-        standing, now = self.position.read(), time.monotonic()
-        if standing != self._standing:
-            self._standing, self._arrived = standing, now
-        self._count += 1
-        return Beat(self._count, standing[0], now - self._arrived, str(self.position), self._peer)
+        return Beat(*self._pulse.beat(), str(self.position), self._peer)
 
     def _hear(self, notices: Notices) -> None:
-        now = time.monotonic()
-        known = self._heard
-        if not known or now - self._spoke > self.limits.quick:  # this process heard nothing: no fault of the others
-            self._heard = [(beat, now) for beat in notices.beats]
-        else:
-            self._heard = [
-                (beat, now if beat.count != old.count else heard)
-                for beat, (old, heard) in zip(notices.beats, known, strict=True)
-            ]
-        self._spoke = now
+        self._hearing.hear(notices.beats, time.monotonic())
         self._verdict = notices.verdict
         if notices.cancelled:
             self.on_cancel(notices.cancelled)
@@ -193,7 +160,7 @@ class Watchdog:
                 ready, _, _ = select.select([self._reader], [], [], self.limits.interval)
                 now = time.monotonic()
                 if now - self._ticked > self.limits.quick:  # this process was stopped or starved; so was its talker
-                    self._spoke = now
+                    self._hearing.spoke = now
                 self._ticked = now
                 for number in os.read(self._reader, 64) if ready else b"":
                     self._signal(number)
@@ -210,7 +177,7 @@ class Watchdog:
 
     def _signal(self, number: int) -> None:
         if number == signal.SIGUSR1:
-            lines = [f"vppc-run: {beat.place}, for {beat.since:.1f} s\n" for beat, _ in self._heard]
+            lines = [f"vppc-run: {beat.place}, for {beat.since:.1f} s\n" for beat in self._hearing.newest]
             _say("".join(lines) or f"vppc-run: {self.position}\n")
         elif number == signal.SIGUSR2:
             self._cancel.append(self.on_usr2())
@@ -227,39 +194,33 @@ class Watchdog:
             return failure.verdict
         if self._lost is not None:
             return Verdict(1, self._without_board("lost"))
-        if now - self._spoke > limits.silence:
+        if now - self._hearing.spoke > limits.silence:
             return Verdict(1, self._without_board(f"has had no answer for {limits.silence:g} s from"))
         signs = [failure.when] if failure is not None else []
         if self._terminated is not None:  # a launcher ends everybody when one dies
             signs.append(self._terminated)
         silent = self._silent(limits.quick if signs else limits.silence)
         if silent:
-            return Verdict(1, "; ".join(f"{self._heard[process][0].place} is dead or stopped" for process in silent))
+            return Verdict(1, self._named(silent, "is dead or stopped"))
         if signs and now - min(signs) > limits.quick + 2 * limits.interval:  # nobody else is to blame
             return failure.verdict if failure is not None else TERMINATED
-        stalled = self._stalled()
-        return Verdict(1, stalled) if stalled else None
+        stalled = self._hearing.stalled()
+        return Verdict(1, self._named(stalled, f"has not gone on for {limits.stall:g} s")) if stalled else None
 
     def _silent(self, seconds: float) -> list[int]:
-        """The processes that were not heard for so long, while the board answered."""
-        return [
-            process
-            for process, (_, heard) in enumerate(self._heard)
-            if process != self.process and self._spoke - heard > seconds
-        ]
+        """The other processes that were not heard for so long, while the board answered."""
+        return [process for process in self._hearing.silent(seconds) if process != self.process]
 
-    def _stalled(self) -> str:
-        """Whom to blame for no progress: those who are stuck; or, when all wait, everybody."""
-        beats = [beat for beat, _ in self._heard if beat.state != State.THROUGH]
-        long = [beat for beat in beats if beat.state != State.IDLE and beat.since > self.limits.stall]
-        blamed = [beat for beat in long if beat.state == State.BUSY] or (long if len(long) == len(beats) else [])
-        return "; ".join(f"{beat.place} has not gone on for {self.limits.stall:g} s" for beat in blamed)
+    def _named(self, processes: list[int], what: str) -> str:
+        beats = self._hearing.newest
+        return "; ".join(f"{beats[process].place} {what}" for process in processes)
 
     def _without_board(self, problem: str) -> str:
         if self.holder is None:
             culprit = "the launcher"
         else:
-            culprit = self._heard[self.holder][0].place if self._heard else f"process {self.holder}"
+            beats = self._hearing.newest
+            culprit = beats[self.holder].place if beats else f"process {self.holder}"
         return f"{culprit} is dead or stopped: {self.position} {problem} the store that it holds"
 
     def _end(self, verdict: Verdict) -> NoReturn:
@@ -295,11 +256,12 @@ class Watchdog:
     def _kill_the_silent(self) -> None:
         """What does not beat cannot end by itself; a dead process is not there to be killed."""
         silent = self._silent(self.limits.quick - self.limits.interval)
-        mute = self._lost is None and time.monotonic() - self._spoke > self.limits.quick
+        mute = self._lost is None and time.monotonic() - self._hearing.spoke > self.limits.quick
         if mute and self.holder is not None and self.holder != self.process:
             silent.append(self.holder)
+        beats = self._hearing.newest
         for process in silent:
-            self._heard[process][0].peer.kill()
+            beats[process].peer.kill()
 
 
 def _say(text: str) -> None:
