@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -76,7 +77,8 @@ def engines(
     """What vLLM's engine makes of the prompts, with each of these sets of options, one engine after another.
 
     Of some prompts more is ``asked``: ``{"prompt_logprobs": 0}``, or tokens that match ``{"regex": ..}``. At the end
-    the last rank of each folded one fails; what is said to that is in ``FOLDER/log``.
+    the last rank of each folded one fails, or where a limit is set to that gets stuck; what is said to that is in
+    ``FOLDER/log``.
     """
     _call(folder, "engines", model, prompts, options, asked)
     return [[Made(*made) for made in each] for each in torch.load(folder / "engines")]
@@ -292,8 +294,9 @@ def generate(
         read = [next(iter(step.values())).logprob for step in (answer.prompt_logprobs or ())[1:]]
         made.append((list(output.token_ids), torch.tensor(logits), torch.tensor(read)))
     torch.save(made, results)
-    if "virtual_pipeline_parallel_size" in options.get("additional_config", {}):
-        engine.collective_rpc(break_last_rank)
+    asked_for = options.get("additional_config", {})
+    if "virtual_pipeline_parallel_size" in asked_for:
+        engine.collective_rpc(break_last_rank, args=(stuck if "stall" in asked_for["vppc"] else broken,))
         try:
             engine.generate([{"prompt_token_ids": list(prompts[0])}], sampling[0], use_tqdm=False)
         except RuntimeError:
@@ -301,14 +304,18 @@ def generate(
         sys.exit("an engine with a broken rank answers")
 
 
-def break_last_rank(worker: Any) -> None:
-    """Have the second stage of a folded engine's last rank fail from now on."""
+def break_last_rank(worker: Any, how: Callable[..., None]) -> None:
+    """Have the second stage of a folded engine's last rank do that from now on."""
     if worker.rank_here == worker.pp - 1:
-        worker._stages[worker.pp].model.forward = broken
+        worker._stages[worker.pp].model.forward = how
 
 
 def broken(*given: Any, **named: Any) -> None:
     raise ValueError("it is broken")
+
+
+def stuck(*given: Any, **named: Any) -> None:
+    threading.Event().wait()
 
 
 if __name__ == "__main__":

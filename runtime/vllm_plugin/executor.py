@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import Future
 from multiprocessing.connection import wait
 from typing import Any
 
+from vllm import envs
 from vllm.logger import init_logger
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
 from runtime.vllm_plugin.order import batch_compiler
-from runtime.vllm_plugin.page import EngineRow, Page, page_path
+from runtime.vllm_plugin.page import EngineRow, Page, RankRow, page_path
 from runtime.vllm_plugin.settings import Fold, read_settings
 from runtime.vllm_plugin.traffic import Traffic
+from runtime.vllm_plugin.witness import Witness, limits_of
 from vppc.ir.segment import Segment
 from vppc.serving.batch_order import Leg
 
@@ -30,6 +33,8 @@ log = init_logger("vllm.vppc")  # a name in whose messages vLLM shows process an
 
 OURS = {"execute_model": "enter", "sample_tokens": "leave"}
 """What workers are called for vLLM's two calls, with a segment."""
+MOST_NAMED = 4
+"""Requests of a chunk, in a message."""
 
 
 class Later(Future[Any]):
@@ -56,19 +61,25 @@ class FoldExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM is not ther
 
     supports_pp = True
     page: Page | None = None
+    witness: Witness | None = None
 
     def _init_executor(self) -> None:
         self._flight = EngineRow(0, 0.0, 0.0)
         self.page = Page(page_path(self.vllm_config), self.parallel_config.world_size, create=True)
         self._segment: Segment | None = None  # which goes with vLLM's next call
         self._traffic, self._due = Traffic(), deque[Later]()
+        self._names: dict[int, tuple[str, ...]] = {}  # of the requests in each chunk in flight
+        self._entered = 0  # chunks
         try:
             super()._init_executor()
             settings = read_settings(self.vllm_config.additional_config)
             if not isinstance(settings, Fold):
                 raise ValueError("the executor of a folded server needs its settings")
             self._compiler = batch_compiler(settings, self.vllm_config)
-            self.collective_rpc("open_stream", args=(self._compiler.opening,))
+            limits = limits_of(settings, envs.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS)
+            self.collective_rpc("open_stream", args=(self._compiler.opening, limits))
+            self.witness = Witness(self.page, limits, self._end)
+            self.witness.start()
         except BaseException:
             self.page.remove()
             raise
@@ -91,6 +102,8 @@ class FoldExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM is not ther
                 if leg.leaves is not None:
                     self.ask(leg)
             self._segment = leg.segment
+            self._names[self._entered] = tuple([entry.prompts[part.request].id for part in entry.chunk.parts])
+            self._entered += 1
             self.count(1)
         entered = super().execute_model(scheduler_output, non_block=non_block)
         if entry is not None or self.kv_output_aggregator is None:
@@ -122,11 +135,14 @@ class FoldExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM is not ther
         active = before.active + (now - before.since if before.in_flight else 0.0)
         in_flight = before.in_flight + change
         self._flight = EngineRow(in_flight, active, now if in_flight else 0.0)
+        self._names.pop(self._entered - in_flight - 1, None)  # that of the chunk that is through, if one is
         if self.page is not None:
             self.page.put_engine(self._flight)
 
     def shutdown(self) -> None:
         """vLLM calls this first when it finds that a worker has died; later the others are gone, too."""
+        if self.witness is not None:
+            self.witness.stop()
         page, self.page = self.page, None
         if page is not None:
             if getattr(self, "is_failed", False):
@@ -134,14 +150,35 @@ class FoldExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM is not ther
             page.remove()
         super().shutdown()
 
+    def _end(self, accused: Mapping[int, str]) -> None:
+        """Kill the workers that are accused, by number, which neither go on nor would end themselves: then vLLM finds
+        that they have died."""
+        page = self.page
+        if page is None:
+            return
+        rows = page.ranks()
+        for number, what in accused.items():
+            log.error("%s %s, %s", self._name(number), what, self._where(rows[number]))
+        for number in accused:
+            self.workers[number].proc.kill()
+
     def _tell(self, page: Page) -> None:
         processes = [worker.proc for worker in self.workers]
         died = wait([process.sentinel for process in processes], timeout=0.0)
-        tp = self.parallel_config.tensor_parallel_size
         for number, (process, row) in enumerate(zip(processes, page.ranks(), strict=True)):
             dead = process.sentinel in died
             if dead:
                 process.join(1.0)  # it is seen to be dead a little before its exit code is
             what = f"died (exit code {process.exitcode})" if dead else "is alive"
-            who = f"{number // tp}" if tp == 1 else f"{number // tp} (tp rank {number % tp})"
-            log.error("rank %s %s, %s", who, what, row)
+            log.error("%s %s, %s", self._name(number), what, self._where(row))
+
+    def _name(self, number: int) -> str:
+        tp = self.parallel_config.tensor_parallel_size
+        return f"rank {number // tp}" + (f" (tp rank {number % tp})" if tp > 1 else "")
+
+    def _where(self, row: RankRow) -> str:
+        names = self._names.get(row.chunk, ())
+        if not names:
+            return str(row)
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        return f"{row} (request{'s' if len(names) > 1 else ''} {', '.join(names[:MOST_NAMED])}{more})"

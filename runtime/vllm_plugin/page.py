@@ -1,7 +1,7 @@
 """The page: what the processes of a folded server show each other, numbers in a file that all of them map.
 
 A row of the engine's, and one of each rank's. Each number has one writer, and is written whole; a reader may see one of
-a row before another, which is good enough to be looked at, and nothing is decided by it.
+a row before another, which is good enough to be looked at. Only beats decide something, see :meth:`Page.put_beat`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-_FIELDS = 5
+from runtime.faults import State
+
+_SHOWN = 5
+_FIELDS = _SHOWN + 3
 _BYTES = 8
 
 
@@ -63,6 +66,15 @@ class RankRow:
         return f"in {instruction(self.doing, self.chunk, self.stage)}"
 
 
+@dataclass(frozen=True, slots=True)
+class RankBeat:
+    """A beat of the process, the ``count``-th: it has stood where it stands for ``since`` seconds."""
+
+    count: int
+    state: State
+    since: float
+
+
 class Page:
     """The page of an engine of so many ``processes``, see :func:`page_path`. Raises OSError where there is none."""
 
@@ -80,6 +92,7 @@ class Page:
         if create:
             for rank in range(self._rows - 1):
                 self.put_rank(rank, RankRow(Doing.IDLE, -1, -1, 0.0, None))
+                self.put_beat(rank, RankBeat(0, State.IDLE, 0.0))
 
     def put_engine(self, row: EngineRow) -> None:
         self._numbers[0], self._numbers[1], self._numbers[2] = row.in_flight, row.active, row.since
@@ -96,9 +109,23 @@ class Page:
     def ranks(self) -> list[RankRow]:
         found = []
         for at in range(_FIELDS, self._rows * _FIELDS, _FIELDS):
-            doing, chunk, stage, busy, drift = self._numbers[at : at + _FIELDS]
+            doing, chunk, stage, busy, drift = self._numbers[at : at + _SHOWN]
             found.append(RankRow(Doing(int(doing)), int(chunk), int(stage), busy, None if math.isnan(drift) else drift))
         return found
+
+    def put_beat(self, rank: int, beat: RankBeat) -> None:
+        """``since`` goes first, and is read last: what a process has just begun never looks old."""
+        at = (rank + 1) * _FIELDS + _SHOWN
+        self._numbers[at + 2] = beat.since
+        self._numbers[at + 1] = beat.state
+        self._numbers[at] = beat.count
+
+    def beats(self) -> list[RankBeat]:
+        numbers = self._numbers
+        return [
+            RankBeat(int(numbers[at]), State(int(numbers[at + 1])), numbers[at + 2])
+            for at in range(_FIELDS + _SHOWN, self._rows * _FIELDS, _FIELDS)
+        ]
 
     def remove(self) -> None:
         """Take the page's name away; who has mapped it keeps it."""

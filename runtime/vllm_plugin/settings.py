@@ -25,14 +25,15 @@ VPP, RANGES, SECTION = "virtual_pipeline_parallel_size", "vpp_layer_ranges", "vp
 FOLDING = ("vpp", "vpp-async", "vpp-packed")
 """The strategies whose chunks come back to the rank that they started on."""
 MOST_IN_FLIGHT = 1024
-LONGEST = 10**9
+LEAST, LONGEST = {"patience": 0, "ttft_target": 0, "silence": 1, "stall": 1}, 10**9
 """Seconds that may be asked for."""
 BY_TIME = "dcpp"
 """Chunks that take equal time, as vLLM-Ascend cuts them."""
 _KEYS = {
     "shadow": ("mode", "journal"),
     "fold": (
-        "strategy", "max_in_flight", "policy", "patience", "ttft_target", "whole_prompts", "chunks", "costs"
+        "strategy", "max_in_flight", "policy", "patience", "ttft_target", "whole_prompts", "chunks", "costs", "silence",
+        "stall",
     ),
 }  # fmt: skip
 
@@ -52,7 +53,8 @@ class Fold:
     and ``max_in_flight`` is how many batches it may have in flight, None for as many as it needs; ``policy`` says which
     prompt is next, None for vLLM's own, with its bound of ``patience`` and its ``ttft_target``, in seconds; with
     ``whole_prompts`` only whole ones share a batch; ``chunks`` is a schedule file, one prompt's chunk sizes, or
-    :data:`BY_TIME`; ``costs`` is a cost file."""
+    :data:`BY_TIME`; ``costs`` is a cost file. After ``silence`` seconds without a beat a rank is given up, and after
+    ``stall`` at one instruction, None for as many as vLLM's own limit lets it be known."""
 
     ranges: Ranges | None = None
     strategy: str = "vpp-async"
@@ -63,6 +65,8 @@ class Fold:
     whole_prompts: bool = False
     chunks: str | tuple[int, ...] | None = None
     costs: str | None = None
+    silence: float = 30.0
+    stall: float | None = None
 
     def in_flight(self, pp: int) -> int:
         """How many batches are in flight: what the order of the strategy needs, or the paper's policy asks for."""
@@ -128,22 +132,22 @@ def read_settings(additional: Any) -> Shadow | Fold | None:
         or (mode == "fold") != (VPP in additional)
         or (mode == "fold" and "mode" in section)
     ):
-        raise InputError(
-            f"asks for {section.get('mode')!r}",
-            file=FILE,
-            place=f"{SECTION}.mode",
-            remedy=f'"shadow", or no mode and "{VPP}": 2',
-        )
+        remedy = f'"shadow", or no mode and "{VPP}": 2'
+        raise InputError(f"asks for {section.get('mode')!r}", file=FILE, place=f"{SECTION}.mode", remedy=remedy)
     for key in section:
         if key not in _KEYS[mode]:
             raise InputError("is not known", file=FILE, place=f"{SECTION}.{key}", remedy=", ".join(_KEYS[mode]))
-    if mode == "shadow":
-        journal = section.get("journal")
-        if not isinstance(journal, str) or not journal or "\0" in journal:
-            raise InputError(
-                f"{journal!r} is no folder", file=FILE, place="vppc.journal", remedy="a folder to write to"
-            )
-        return Shadow(Path(journal))
+    return _shadow(section) if mode == "shadow" else _fold(additional, section)
+
+
+def _shadow(section: Mapping[str, Any]) -> Shadow:
+    journal = section.get("journal")
+    if not isinstance(journal, str) or not journal or "\0" in journal:
+        raise InputError(f"{journal!r} is no folder", file=FILE, place="vppc.journal", remedy="a folder to write to")
+    return Shadow(Path(journal))
+
+
+def _fold(additional: Mapping[str, Any], section: Mapping[str, Any]) -> Fold:
     if additional[VPP] != 2:
         raise InputError(f"{additional[VPP]!r} stages a rank", file=FILE, place=VPP, remedy="2: a fold")
     most = section.get("max_in_flight")
@@ -156,11 +160,6 @@ def read_settings(additional: Any) -> Shadow | Fold | None:
     policy = section.get("policy")
     if policy not in (None, *POLICIES):
         raise InputError(f"{policy!r} is none", file=FILE, place="vppc.policy", remedy=f"one of {', '.join(POLICIES)}")
-    seconds = {key: section[key] for key in ("patience", "ttft_target") if key in section}
-    for key, value in seconds.items():
-        if type(value) not in (int, float) or not 0 <= value <= LONGEST:
-            remedy = f"0 to {LONGEST}"
-            raise InputError(f"{value!r:.40} are no seconds", file=FILE, place=f"vppc.{key}", remedy=remedy)
     whole = section.get("whole_prompts", False)
     if type(whole) is not bool:
         raise InputError(f"{whole!r} is no answer", file=FILE, place="vppc.whole_prompts", remedy="true or false")
@@ -172,7 +171,16 @@ def read_settings(additional: Any) -> Shadow | Fold | None:
         raise InputError(f"{costs!r} is no file", file=FILE, place="vppc.costs", remedy="a cost file")
     sizes = tuple(chunks) if isinstance(chunks, list) else chunks
     ranges = _ranges(additional.get(RANGES))
-    return Fold(ranges, strategy, most, policy, **seconds, whole_prompts=whole, chunks=sizes, costs=costs)
+    return Fold(ranges, strategy, most, policy, whole_prompts=whole, chunks=sizes, costs=costs, **_seconds(section))
+
+
+def _seconds(section: Mapping[str, Any]) -> dict[str, float]:
+    given = {key: section[key] for key in LEAST if key in section}
+    for key, value in given.items():
+        if type(value) not in (int, float) or not LEAST[key] <= value <= LONGEST:
+            remedy = f"{LEAST[key]} to {LONGEST}"
+            raise InputError(f"{value!r:.40} are no seconds", file=FILE, place=f"vppc.{key}", remedy=remedy)
+    return given
 
 
 def _ranges(given: Any) -> Ranges | None:

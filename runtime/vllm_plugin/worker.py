@@ -23,6 +23,7 @@ from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT
 from vllm.v1.worker.worker_base import WorkerBase
 
+from runtime.beats import Limits
 from runtime.channels import open_links
 from runtime.clock import Clock
 from runtime.devices.communicators import check_room
@@ -40,6 +41,7 @@ from runtime.vllm_plugin.pricing import BatchDrift
 from runtime.vllm_plugin.settings import FILE, Fold, read_settings
 from runtime.vllm_plugin.stages import Stages
 from runtime.vllm_plugin.watch import Watch
+from runtime.vllm_plugin.witness import start_beating
 from runtime.world import World
 from vppc.errors import InputError
 from vppc.ir.schedule import Schedule
@@ -76,8 +78,9 @@ class Folded(WorkerBase):  # type: ignore[misc]  # vLLM is not there when types 
         }
         self.model_runner = self._stages[self.rank_here]  # for what vLLM asks of any runner
 
-    def open_stream(self, opening: Schedule) -> None:
-        """Get ready to run the stream that begins so: links, opened by all workers together, and buffers."""
+    def open_stream(self, opening: Schedule, limits: Limits) -> None:
+        """Get ready to run the stream that begins so: links, opened by all workers together, and buffers. From now on
+        the process beats."""
         device, tp = self.open_device(), get_tp_group()
         ends = sum(self.rank_here in (channel.src, channel.dst) for channel in opening.channels)
         check_room(device, ends, self.tp)
@@ -96,6 +99,8 @@ class Folded(WorkerBase):  # type: ignore[misc]  # vLLM is not there when types 
         clock = Clock(0.0, 0.0)
         progress = device.progress(clock, watch.add)
         program.attach(self._runner.release, progress)
+        position.enter(program, progress)
+        start_beating(page, self.rank, position, limits)
         rows = self._runner.rows(opening.extra["buffer_tokens"])
         count = opening.programs[self.rank_here].buffers
         self.buffers = [scratch(self._runner.payload, rows, self.device) for _ in range(count)]
