@@ -4,6 +4,7 @@
     compiler.opening                            the schedule that the stream begins with
     compiler.enter(entry) -> [Leg, ..]          the next chunk: what to run first, and at last until it is in
     compiler.leave() -> Leg                     the oldest chunk: what to run until it is through
+    compiler.replan(cost)                       what the chunks that are to come cost
     compiler.close(cancelled) -> Segment        all that is left, and the end of the stream
 
 The clock is the list scheduler's, and goes on with what the engine does, not with time: a chunk comes when rank 0 is
@@ -58,8 +59,7 @@ class BatchCompiler:
     def __init__(
         self, setup: Schedule, cost: CostModel, *, finish_first: bool, in_flight: int, chunk_size: int
     ) -> None:
-        timed = replace(cost, launch=max(cost.launch, SHORTEST))
-        self._clock = ListClock(setup, timed, several=finish_first)
+        self._clock = ListClock(setup, _timed(cost), several=finish_first)
         self._last = len(setup.stages) - 1
         buffers = in_flight + SPARE + AHEAD
         self._stream = ProvenStream(setup, cost, buffers, in_flight, chunk_size, {"decodes": True})
@@ -99,6 +99,10 @@ class BatchCompiler:
             self._step()
         return self._leave()
 
+    def replan(self, cost: CostModel) -> None:
+        """Price the chunks that are to come by other costs."""
+        self._clock.reprice(_timed(cost))
+
     def close(self, cancelled: Sequence[int] = ()) -> Segment | None:
         """All that is left, with the end of the stream. Raises CheckFailed where that breaks a rule."""
         self._clock.run()
@@ -136,3 +140,8 @@ class BatchCompiler:
         self._stream.emitter.commit(self._clock.take_ran(), self._samples)
         self._samples.clear()
         self._stream.emitter.emit(before)
+
+
+def _timed(cost: CostModel) -> CostModel:
+    """With no operation that takes no time."""
+    return replace(cost, launch=max(cost.launch, SHORTEST))

@@ -31,8 +31,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 from runtime.faults import RunFailed
 from runtime.mailbox import INTERVAL
 from runtime.stream import Report
-from vppc.costs.calibration import Calibration, calibrate
-from vppc.errors import CheckFailed, InputError, VppcError
+from vppc.errors import InputError, VppcError
 from vppc.ir.document import schedule_text, segment_text
 from vppc.ir.instruction import WIDTH
 from vppc.ir.schedule import Request
@@ -42,6 +41,7 @@ from vppc.serving.compiler import IncrementalCompiler
 from vppc.serving.drift import Drift
 from vppc.serving.lines import Cancel, Line, parse_line, read_lines
 from vppc.serving.ranks import Ranks
+from vppc.serving.refit import Found, Refit
 from vppc.serving.stream_journal import StreamJournal
 
 TICK = 0.1
@@ -60,13 +60,7 @@ class End(NamedTuple):
     terminated: bool
 
 
-class NoFit(NamedTuple):
-    """Why no costs fit what was measured."""
-
-    why: str
-
-
-Event: TypeAlias = Report | Line | End | Calibration | NoFit | VppcError
+Event: TypeAlias = Report | Line | End | Found | VppcError
 
 
 class _Due(NamedTuple):
@@ -139,6 +133,7 @@ class Coordinator:
         self._compiler, self._ranks, self._drift, self._tp = compiler, ranks, drift, tp
         self._write, self._notice = write, notice
         self._events: SimpleQueue[Event] = SimpleQueue()
+        self._refit = Refit(drift, notice, self._events.put)
         self._room = threading.Semaphore(AHEAD)  # for lines
         self._due: list[_Due] = []
         self._open: dict[str, _Open] = {}
@@ -211,8 +206,9 @@ class Coordinator:
             self._heard(event)
         elif isinstance(event, Line):
             self._asked(event)
-        elif isinstance(event, Calibration | NoFit):
-            self._refitted(event)
+        elif isinstance(event, Found):
+            if (cost := self._refit.take(event)) is not None:
+                self._compiler.replan(cost)
         elif isinstance(event, End):
             now = self._now()
             self._take_due(now, now)  # what counts by now is not too late, whoever is asked first
@@ -339,8 +335,7 @@ class Coordinator:
             self._went_on = time.monotonic()
             self._compiler.reached(rank, reached - 1, report.times[-1] + self._skew)
             self._drift.ran(rank, report.first, report.times)
-            if news := self._drift.news():
-                self._alarm(news)
+            self._refit.look()
 
     def _compare_clocks(self, theirs: float) -> None:
         """The quickest report tells most; old ones count for less and less, since clocks drift apart."""
@@ -365,30 +360,6 @@ class Coordinator:
             return
         who = f"rank {behind[0]} has not gone on behind instruction {self._reached[behind[0]]}" if behind else "no rank"
         raise RunFailed(f"{who} for {self._ranks.timeout:g} s, with {len(self._open)} requests open")
-
-    # -- costs
-
-    def _alarm(self, news: str) -> None:
-        self._notice(news)
-        if self._drift.alarmed:
-            measured, base = self._drift.measurements(), self._drift.cost
-
-            def refit() -> None:
-                try:
-                    self._events.put(calibrate(measured, base=base))
-                except (InputError, CheckFailed) as error:
-                    self._events.put(NoFit(str(error)))
-
-            threading.Thread(target=refit, name="refit", daemon=True).start()
-
-    def _refitted(self, fit: Calibration | NoFit) -> None:
-        """What the FORWARDs cost by now, found by a thread, since that takes as long as some of them."""
-        if isinstance(fit, NoFit):
-            self._notice(f"no costs fit what the ranks take: {fit.why}")
-        else:
-            self._compiler.replan(fit.cost)
-            self._drift.replan(fit.cost)
-            self._notice("costs refitted to what the ranks take")
 
     def _now(self) -> float:
         return time.monotonic() - self._start

@@ -78,11 +78,12 @@ class Drift:
         self._layers = Layers.of(cost.layers)
         self._counts = [self._layers.between(*stage.layers) for stage in setup.stages]
         self._ends: dict[int, int] = {}  # prompt tokens of the requests of which chunks are to come
+        self._decodes = bool(setup.extra.get("decodes"))
         self._requests = self._chunks = 0
         self._priced: dict[int, _Priced] = {}  # chunks with instructions that have not been sent
         self._sent: list[dict[int, _Planned]] = [{} for _ in range(setup.pp)]
         self._cancelled: deque[int] = deque(maxlen=KEPT)
-        self._window = Window()
+        self._window, self._by_rank = Window(), [Window() for _ in range(setup.pp)]
         self._forwards: deque[Forward] = deque(maxlen=KEPT)
         self._heads: deque[Head] = deque(maxlen=KEPT)
 
@@ -91,18 +92,23 @@ class Drift:
         """The drift, 0.1 where FORWARDs take a tenth longer than planned; None while there are too few."""
         return self._window.drift
 
+    def of(self, rank: int) -> float | None:
+        """The drift of one rank."""
+        return self._by_rank[rank].drift
+
     def sent(self, segment: Segment) -> None:
         """A segment is on its way."""
         for request in segment.requests:
             self._ends[self._requests] = request.prompt_tokens
             self._requests += 1
         for chunk in segment.chunks:
-            ending = [part for part in chunk.parts if part.end == self._ends[part.request]]
+            sampled = [part for part in chunk.parts if part.decode or part.end == self._ends[part.request]]
             seconds = self._prices.of((chunk,), self._ends).seconds
-            self._priced[self._chunks] = _Priced(chunk, seconds, len(ending), len(seconds) + bool(ending))
+            self._priced[self._chunks] = _Priced(chunk, seconds, len(sampled), len(seconds) + bool(sampled))
             self._chunks += 1
-            for part in ending:
-                del self._ends[part.request]
+            if not self._decodes:  # else more may come, until it is cancelled
+                for part in sampled:
+                    del self._ends[part.request]
         for request in segment.extra.get("cancelled", ()):
             self._ends.pop(request, None)
         for program in segment.programs:
@@ -121,9 +127,7 @@ class Drift:
         for index in range(len(times) // 2):
             planned = sent.pop(first + index, None)
             if planned is not None:
-                self._measured(
-                    f"rank {rank}, instruction {first + index}", planned, times[2 * index + 1] - times[2 * index]
-                )
+                self._measured(rank, first + index, planned, times[2 * index + 1] - times[2 * index])
 
     def news(self) -> str:
         """What to say when the drift has passed the bound since the last time, or is back within half of it."""
@@ -144,7 +148,8 @@ class Drift:
     def replan(self, cost: CostModel) -> None:
         """From now on the plan has other costs."""
         self.cost, self._prices = cost, Prices(self._setup.stages, cost)
-        self._window.clear()
+        for window in (self._window, *self._by_rank):
+            window.clear()
         self.alarmed = False
 
     def _planned(self, number: int, stage: int, sampled: bool) -> _Planned:
@@ -154,8 +159,8 @@ class Drift:
             del self._priced[number]
         return _Planned(priced.chunk, stage, priced.seconds[stage], priced.rows if sampled else 0)
 
-    def _measured(self, place: str, planned: _Planned, seconds: float) -> None:
-        chunk, stage = planned.chunk, planned.stage
+    def _measured(self, rank: int, instruction: int, planned: _Planned, seconds: float) -> None:
+        chunk, stage, place = planned.chunk, planned.stage, f"rank {rank}, instruction {instruction}"
         if seconds <= 0 or any(part.request in self._cancelled for part in chunk.parts):
             return
         if planned.rows:
@@ -164,4 +169,5 @@ class Drift:
             return
         counts, topks = self._counts[stage], self._layers.topks
         self._window.add(seconds, planned.seconds)
+        self._by_rank[rank].add(seconds, planned.seconds)
         self._forwards.append(forward(place, seconds, chunk_parts(chunk), counts, topks, embeds=stage == 0))
