@@ -7,6 +7,7 @@ are such that they matter where they can. What comes out is all that a user sees
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -177,6 +178,9 @@ NOTHING_TO_SEE = {
 }
 """Options that may change nothing, by why."""
 
+REPEATED = re.compile(rb'"command": "vppc [^\n]*')
+"""Where a result says by which command it is made."""
+
 
 class Seen(NamedTuple):
     """What a user sees of a command."""
@@ -229,14 +233,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def seen(folder: Path, command: str, *options: str) -> Seen:
-    """Run a command in the folder, which is afterwards as it was before."""
+    """Run a command in the folder, which is afterwards as it was before. What repeats the options is left out."""
     before = {each.name for each in folder.iterdir()}
     result = CliRunner().invoke(vppc, [command, *options])
-    files = {each.name: each.read_bytes() for each in folder.iterdir() if each.name not in before}
+    files = {each.name: REPEATED.sub(b"", each.read_bytes()) for each in folder.iterdir() if each.name not in before}
     for name in files:
         (folder / name).unlink()
     said = result.stderr if result.exception is None or isinstance(result.exception, SystemExit) else ""
-    return Seen(result.exit_code, result.stdout, said or str(result.exception or ""), files)
+    out = REPEATED.sub(b"", result.stdout.encode()).decode()
+    return Seen(result.exit_code, out, said or str(result.exception or ""), files)
 
 
 def options_of(command: str) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:

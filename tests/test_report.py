@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from tests.browser import MISSING, browser
 from tests.journals import write_journal
 from tests.plans import DEEPSEEK, deepseek, paper, price
+from vppc import __version__
 from vppc.analysis.breakdown import breakdown
 from vppc.analysis.memory import check_memory, known_memory, memory_line
 from vppc.analysis.timing import simulate
@@ -65,8 +66,22 @@ def test_a_page_says_what_the_schedule_comes_to(tmp_path: Path) -> None:
         assert f'<td class="n">{seconds(rank.compute)}</td>' in page
     for heading in ("Timeline", "Where the time goes", "What is critical", "What would help", "Memory a rank"):
         assert f"<h2>{heading}</h2>" in page
-    assert "vppc report " in page
     assert "deepseek-v3.1-910c-tp8" in page
+
+
+def test_a_page_says_which_commands_made_it_and_its_schedule(tmp_path: Path) -> None:
+    schedule = paper("cpp", 2)
+    said = {"command": "vppc compile --requests 'a & b'", "compiler": "vppc 0.0", "weight": 3}
+    file = saved(tmp_path, replace(schedule, extra={**schedule.extra, "provenance": said}))
+    page = body(written(tmp_path, file, "--no-try"))
+    for name, value in (
+        ("schedule&#x27;s command", "vppc compile --requests &#x27;a &amp; b&#x27;"),
+        ("schedule&#x27;s compiler", "vppc 0.0"),
+        ("schedule&#x27;s weight", "3"),
+        ("page&#x27;s command", f"vppc report {file} --no-try"),
+        ("page&#x27;s version", f"vppc {__version__}"),
+    ):
+        assert f"<td>{name}</td><td>{value}</td>" in page
 
 
 def test_a_page_has_the_memory_that_the_schedule_says(tmp_path: Path) -> None:
@@ -147,7 +162,7 @@ def test_the_page_of_a_tuning(tmp_path: Path) -> None:
     page = body(written(tmp_path, str(file)))
     assert f"<b>{seconds(best['makespan'])}</b>makespan" in page
     assert "<td>v, 2 a rank</td>" in page
-    assert "<td>costs</td><td>deepseek-v3.1-910c-tp8</td>" in page
+    assert "<td>tuning&#x27;s costs</td><td>deepseek-v3.1-910c-tp8</td>" in page
 
 
 def test_a_wrong_comparison_is_refused_with_its_place(

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,13 +16,12 @@ import pytest
 from click.testing import CliRunner
 from worlds import LIMIT, ROOT, Launcher, eventually, free_port
 
-from vppc.cli.serve import command
+from vppc.cli import vppc
 from vppc.errors import InputError, VppcError
 from vppc.ir.instruction import FORWARD, SAMPLE
 from vppc.profiles.journal import read_journal
 from vppc.serving.writer import Writer
 
-TIMEOUT = 8.0
 COST = str(ROOT / "examples" / "costs" / "deepseek-v3.1-910c-tp8.json")
 
 
@@ -34,7 +34,7 @@ class Command:
         cost.write_text(json.dumps({"format": "vppc.cost", "version": 1, "layers": [layer]}))
         command = [sys.executable, "-m", "vppc", "serve", "--pp", "2", "--cost", str(cost), "--runner", "timed"]
         self.process = subprocess.Popen(
-            [*command, "--chunk-size", "100", "--timeout", str(TIMEOUT), *options],
+            [*command, "--chunk-size", "100", *options],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdin=subprocess.PIPE,
@@ -105,9 +105,11 @@ def test_a_journal_is_read_as_that_of_a_run(tmp_path: Path) -> None:
     """Of two processes a rank, one request cancelled in its middle: what was sent, proven, and when each ran it."""
     folder = tmp_path / "journal"
     with Command(tmp_path, "--tp", "2", "--journal", str(folder)) as serving:
+        before = time.monotonic()
         serving.say(id="first", prompt_tokens=250)
         serving.say(id="long", prompt_tokens=100000)
         heard = serving.hear()
+        waited = time.monotonic() - before
         assert heard["id"] == "first"
         serving.say(cancel="long")
         assert serving.hear() == {"id": "long", "cancelled": True}
@@ -122,7 +124,7 @@ def test_a_journal_is_read_as_that_of_a_run(tmp_path: Path) -> None:
     assert [len(rank) for rank in journal.ranks] == [2, 2]
     sample = next(index for index, row in enumerate(journal.schedule.programs[0].rows()) if row[0] == SAMPLE)
     ttft = min(process.ends[sample] for process in journal.ranks[0]) - journal.schedule.requests[0].arrival
-    assert ttft == pytest.approx(heard["ttft"], abs=0.1)
+    assert 0.125 < ttft < heard["ttft"] < waited  # 250 tokens through half of the layers, and to be told takes time
     for program, rank in zip(journal.schedule.programs, journal.ranks, strict=True):
         for process in rank:
             forwards = [index for index, row in enumerate(program.rows()) if row[0] == FORWARD]
@@ -132,7 +134,7 @@ def test_a_journal_is_read_as_that_of_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_dead_rank_ends_all(number: int, tmp_path: Path) -> None:
-    with Command(tmp_path) as serving:
+    with Command(tmp_path, "--timeout", "8") as serving:
         serving.say(id="first", prompt_tokens=10)
         assert serving.hear()["id"] == "first"
         serving.say(id="long", prompt_tokens=50000)
@@ -171,15 +173,15 @@ def test_attached_to_where_the_ranks_say_that_they_are(tmp_path: Path) -> None:
     requests = tmp_path / "requests.jsonl"
     requests.write_text('{"id": "a", "prompt_tokens": 10}\n')
     usual = [str(requests), "--pp", "2", "--cost", COST, "-o", str(tmp_path / "out")]
-    arguments = ["--stream", "--runner", "null", "--timeout", "20"]
+    arguments = ["--stream", "--runner", "null"]
     options = {"nnodes": 1, "nproc_per_node": 2, "rdzv_backend": "c10d", "rdzv_endpoint": f"127.0.0.1:{port}"}
     with Launcher(arguments, **options) as launcher:
         assert launcher.agent.stderr is not None
         said = next(line for line in launcher.agent.stderr if "vppc-run: ready for vppc serve --attach " in line)
-        wrong = CliRunner().invoke(command, [*usual, "--attach", f"127.0.0.1:{port}"])
+        wrong = CliRunner().invoke(vppc, ["serve", *usual, "--attach", f"127.0.0.1:{port}"])
         assert isinstance(wrong.exception, InputError)
         assert f"--attach: at 127.0.0.1:{port} torchrun's nodes meet" in str(wrong.exception)
-        right = CliRunner().invoke(command, [*usual, "--timeout", "20", "--attach", said.split()[-1]])
+        right = CliRunner().invoke(vppc, ["serve", *usual, "--attach", said.split()[-1]])
         assert right.exit_code == 0, right.exception
         assert launcher.ended()[0] == 0
     assert json.loads((tmp_path / "out").read_text())["token"] == 0
@@ -201,7 +203,7 @@ def test_attached_to_where_the_ranks_say_that_they_are(tmp_path: Path) -> None:
 def test_bad_usage(options: list[str], message: str, tmp_path: Path) -> None:
     requests = [] if options == ["no/such/file"] else [os.devnull]
     usual = ["--pp", "2", "--cost", COST, "-o", str(tmp_path / "out")]
-    result = CliRunner().invoke(command, [*usual, *requests, *options])
+    result = CliRunner().invoke(vppc, ["serve", *usual, *requests, *options])
     assert result.output == ""
     assert isinstance(result.exception, VppcError) and str(result.exception).startswith(message)
 
@@ -209,7 +211,7 @@ def test_bad_usage(options: list[str], message: str, tmp_path: Path) -> None:
 def test_a_trace_is_refused_once(tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     trace.write_text('{"timestamp": 0, "input_length": 655, "hash_ids": [1, 2]}\n' * 3)
-    result = CliRunner().invoke(command, ["--pp", "2", "--cost", COST, "-o", str(tmp_path / "out"), str(trace)])
+    result = CliRunner().invoke(vppc, ["serve", "--pp", "2", "--cost", COST, "-o", str(tmp_path / "out"), str(trace)])
     assert result.output == ""
     assert str(result.exception) == (
         f"{trace}: is a Mooncake trace, whose lines are no requests\n"

@@ -71,7 +71,8 @@ def test_a_schedule_from_elsewhere_is_written_with_its_proof(plan: Path, tmp_pat
     for name, schedule in (("plan.json", by_hand()), ("edited.json", edited)):
         path, output = written(tmp_path / name, schedule), tmp_path / f"proven-{name}"
         assert verify(str(path), "-o", str(output)).output == f"{path}: {PROVEN}"
-        assert parse_schedule(output.read_bytes()) == replace(by_hand(), certificate=prove(by_hand()))
+        extra = {"provenance": {"command": f"vppc verify {path}"}}
+        assert parse_schedule(output.read_bytes()) == replace(by_hand(), certificate=prove(by_hand()), extra=extra)
         assert verify(str(path), "-o", "-").output == output.read_text(encoding="utf-8")
         assert verify(str(path), "-o", str(path)).exit_code == 0
         assert path.read_bytes() == output.read_bytes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 from vppc import __version__
 from vppc.costs.document import cost_json
@@ -29,8 +30,9 @@ def compile_schedule(
 ) -> Schedule:
     """The proven schedule of ``requests``, with its cost document and certificate embedded.
 
-    ``extra`` are further top-level keys of the document (``tp``, ``payload``); ``after`` is called with every
-    pass and what it returned. Raises InputError for options that cannot be met.
+    ``extra`` are further top-level keys of the document (``tp``, ``payload``, and ``provenance`` with what is known
+    beside the compiler); ``after`` is called with every pass and what it returned. Raises InputError for options that
+    cannot be met.
     """
     schedule = Schedule(options.strategy, model, options.pp, 1, requests=requests, extra=extra or {})
     return run_passes(schedule, passes(options, cost), cost, after)
@@ -43,8 +45,15 @@ def run_passes(schedule: Schedule, steps: Iterable[Pass], cost: CostModel, after
         log.info("%s: %d chunks, %d instructions", step.name, len(schedule.chunks), sum(map(len, schedule.programs)))
         if after is not None:
             after(step, schedule)
-    added = {"cost": cost_json(cost), "provenance": {"compiler": f"vppc {__version__}"}}
-    return certified(replace(schedule, extra={**schedule.extra, **added}))
+    return certified(replace(schedule, extra={**schedule.extra, **compiled_keys(schedule.extra, cost)}))
+
+
+def compiled_keys(extra: Json, cost: CostModel) -> dict[str, Any]:
+    """The keys that the compiler adds to a schedule with the keys ``extra``: the costs, and who made it."""
+    return {
+        "cost": cost_json(cost),
+        "provenance": {**extra.get("provenance", {}), "compiler": f"vppc {__version__}"},
+    }
 
 
 def paper_cost(layers: int, seconds: float, transfer: float) -> CostModel:

@@ -42,9 +42,16 @@ COMMANDS = {
     "schema": "Print the JSON Schema of a file format.",
 }
 
+WORDS = "vppc.words"
+"""The words of the command line, in a context's ``meta``."""
+
 
 class LazyGroup(click.Group):
     """A group whose commands are imported on first use, so that ``--help`` costs no heavy import."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[WORDS] = tuple(args)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

@@ -17,6 +17,7 @@ from vppc.cli.number import COUNT, Number
 from vppc.cli.output import JSON, PICTURES, Output, wants_json
 from vppc.cli.picture import THEMES, is_picture, write_picture
 from vppc.cli.progress import progress
+from vppc.cli.provenance import command_line
 from vppc.compare import Case, Machine, Queue, Row, cases, compare, equal_prompts, queue_of, widened
 from vppc.costs.devices import find_device
 from vppc.costs.document import read_cost
@@ -223,7 +224,7 @@ def command(
         write_picture(comparison_plot(rows, theme), output, "vppc compare", theme)
         return
     if as_json:
-        provenance = {"compiler": f"vppc {__version__}"}
+        provenance = {"compiler": f"vppc {__version__}", "command": command_line(context)}
         compared = {"pp": pp, "rows": [row.json() for row in rows], "provenance": provenance}
         text = json.dumps(compared, indent=1, allow_nan=False) + "\n"
     else:

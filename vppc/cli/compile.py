@@ -14,6 +14,7 @@ from vppc.cli.machine import NETWORK, Machine, note_context
 from vppc.cli.needs import Needs, check_needs, fitted_needs, strategy_needs
 from vppc.cli.number import COUNT, Number
 from vppc.cli.output import JSON, Output
+from vppc.cli.provenance import made_by
 from vppc.compiler import compile_schedule, paper_cost
 from vppc.costs.document import MOST_LAYERS
 from vppc.costs.model import CostModel, OpCosts
@@ -182,9 +183,8 @@ def command(
             click.echo("".join(to_assembly(schedule)), err=True)
 
     name = (spec.name if spec is not None else cost.name) or "unnamed"
-    schedule = compile_schedule(
-        prompts, Model(name, cost.layer_count), cost, options, extra=machine.extra(), after=after
-    )
+    extra = {**machine.extra(), **made_by(context)}
+    schedule = compile_schedule(prompts, Model(name, cost.layer_count), cost, options, extra=extra, after=after)
     schedule = machine.fitting(schedule, priced=cost_file is None)
     write_text(output, schedule_text(schedule))
     note_context(spec, prompts)

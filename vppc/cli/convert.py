@@ -9,6 +9,7 @@ import click
 
 from vppc.cli.needs import check_needs
 from vppc.cli.output import NOTATIONS, Output
+from vppc.cli.provenance import command_line, signed
 from vppc.errors import CheckFailed, InputError
 from vppc.files import read_text, source_name, write_text
 from vppc.ir.assembly import parse_assembly, to_assembly
@@ -75,11 +76,12 @@ def command(
     name = source_name(file)
     try:
         schedule = _read(read_text(file), name, source, transfers)
+        made = source == "torch-csv" or not schedule.programs
         if not schedule.programs and target != "torch-compute-csv":
             schedule = lower(schedule)
         if source == "asm" and schedule.programs:
             parse_schedule("".join(schedule_text(schedule)), name)  # its reader knows the types and ranges
-        write_text(output, WRITES[target](schedule))
+        write_text(output, WRITES[target](signed(schedule, command_line(context)) if made else schedule))
     except InputError as error:
         raise error.in_file(name) from None
     except CheckFailed as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import shlex
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 
@@ -12,6 +11,7 @@ import click
 from vppc import __version__
 from vppc.cli.output import PAGES, Output
 from vppc.cli.progress import progress
+from vppc.cli.provenance import command_line
 from vppc.cli.runs import planned, read_subject
 from vppc.cli.terminal import refuse_terminal
 from vppc.errors import InputError
@@ -26,7 +26,6 @@ from vppc.explain import (
     with_free_transfers,
 )
 from vppc.files import read_text, source_name, write_text
-from vppc.ir.schedule import Schedule
 from vppc.ir.schema import SCHEDULE
 from vppc.json_text import loads
 from vppc.profiles.journal import is_journal
@@ -47,7 +46,16 @@ _HEAD = 1000
 @click.option(
     "-o", "--output", metavar="FILE", type=Output("a report", *PAGES), help="Where to write the page [default: stdout]."
 )
-def command(file: str, title: str | None, wanted: bool | None, cost_file: str | None, output: str | None) -> None:
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    file: str,
+    title: str | None,
+    wanted: bool | None,
+    cost_file: str | None,
+    output: str | None,
+) -> None:
     """Write a page of HTML with charts, which needs no network, about a schedule, a run, a comparison or a tuning.
 
     \b
@@ -62,16 +70,16 @@ def command(file: str, title: str | None, wanted: bool | None, cost_file: str | 
     refuse_terminal(output, "a page")
     if importlib.util.find_spec("bokeh") is None:
         raise InputError("the charts need Bokeh, which is not installed", remedy="pip install 'vppc[report]'")
+    from vppc.render.html_report.page import origin
     from vppc.render.html_report.run import Studied, run_page
     from vppc.render.html_report.studies import study_page
 
     name = title or f"{PurePath(source_name(file)).stem or 'run'}"
-    said = ["vppc", "report", file, *(("--cost", cost_file) if cost_file else ())]
-    provenance = {"made by": f"vppc {__version__}", "command": shlex.join(said)}
+    made = origin("page", {"command": command_line(context), "version": f"vppc {__version__}"})
     text = None if is_journal(Path(file)) else read_text(file)
     if text is not None and text.lstrip().startswith("{") and f'"{SCHEDULE}"' not in text[:_HEAD]:
         document = loads(text, source_name(file))
-        if study := study_page(document, source_name(file), name, provenance):
+        if study := study_page(document, source_name(file), name, made):
             _check_of_a_schedule("a study", (("--cost", cost_file), ("--try", wanted)))
             write_text(output, study.html())
             return
@@ -98,8 +106,8 @@ def command(file: str, title: str | None, wanted: bool | None, cost_file: str | 
     runs = [subject.run]
     if subject.measured is not None and cost is not None:
         runs.insert(0, planned("plan", schedule, cost))
-    provenance |= _sources(schedule)
-    page = run_page(name, runs, subject.report, cost, subject.measured, studied, provenance)
+    sources = {**origin("schedule", schedule.extra.get("provenance", {})), **made}
+    page = run_page(name, runs, subject.report, cost, subject.measured, studied, sources)
     write_text(output, page.html())
 
 
@@ -108,9 +116,3 @@ def _check_of_a_schedule(what: str, given: Iterable[tuple[str, object]]) -> None
     for option, value in given:
         if value:
             raise InputError(f"says nothing about {what}", place=option, remedy="give a schedule, or leave it out")
-
-
-def _sources(schedule: Schedule) -> dict[str, str]:
-    """What the schedule says of where it comes from."""
-    said = schedule.extra.get("provenance")
-    return {key: str(value) for key, value in said.items()} if isinstance(said, dict) else {}

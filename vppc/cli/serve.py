@@ -16,6 +16,7 @@ from vppc.cli.machine import NETWORK, Machine
 from vppc.cli.needs import check_beside, check_needs, queue_needs
 from vppc.cli.number import COUNT, Number
 from vppc.cli.output import JSON, LINES, Output
+from vppc.cli.provenance import made_by
 from vppc.costs.calibration import calibrate
 from vppc.costs.document import cost_json
 from vppc.errors import InputError
@@ -159,7 +160,7 @@ def command(
     options = Options(strategy=strategy, pp=pp, placement=placement, vp=vp, chunk_size=chunk_size)
     name = (spec.name if spec is not None else cost.name) or "unnamed"
     header = header_of(options, Model(name, cost.layer_count))
-    setup = replace(header, extra={**header.extra, **machine.extra()})
+    setup = replace(header, extra={**header.extra, **machine.extra(), **made_by(context)})
     limits = Limits(
         chunk_size=chunk_size,
         max_in_flight=max_in_flight,

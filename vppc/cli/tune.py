@@ -14,6 +14,7 @@ from vppc.cli.needs import check_needs, fitted_needs
 from vppc.cli.number import COUNT, Number
 from vppc.cli.output import JSON, Output
 from vppc.cli.progress import progress
+from vppc.cli.provenance import command_line, made_by
 from vppc.costs.devices import GIB, find_device
 from vppc.errors import InputError
 from vppc.files import check_one_stdin, write_text
@@ -174,7 +175,7 @@ def command(
         memory=limit,
         effort=effort,
         robust=robust,
-        extra=machine.extra(),
+        extra={**machine.extra(), **made_by(context)},
     )
     with progress("tune", steps(task)) as done:
         results = tune(task, done)
@@ -191,7 +192,11 @@ def command(
             "placements": [tuned.json(plan) for tuned in results],
             "beside": [other.json(best.report) for other in others],
             "advice": notes,
-            "provenance": {"compiler": f"vppc {__version__}", "costs": cost.name or "unnamed"},
+            "provenance": {
+                "compiler": f"vppc {__version__}",
+                "command": command_line(context),
+                "costs": cost.name or "unnamed",
+            },
         }
         text = json.dumps(found, indent=1, allow_nan=False)
     else:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from vppc.cli.output import JSON, Output
+from vppc.cli.provenance import command_line, signed
 from vppc.compiler import certified
 from vppc.errors import CheckFailed, Finding, InputError
 from vppc.files import read_bytes, source_name, write_text
@@ -28,7 +29,16 @@ T = TypeVar("T")
 @click.option(
     "-o", "--output", metavar="FILE", type=Output("a schedule", *JSON), help="Write the schedule with its certificate."
 )
-def command(file: str, segments: tuple[str, ...], is_open: bool, as_json: bool, output: str | None) -> None:
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    file: str,
+    segments: tuple[str, ...],
+    is_open: bool,
+    as_json: bool,
+    output: str | None,
+) -> None:
     """Prove that a schedule FILE (- is stdin), followed by its SEGMENTs, cannot hang or mix up data.
 
     Checks every rule of the format: stages and layers, coverage of the prompts, KV order, buffers, transfers,
@@ -42,7 +52,7 @@ def command(file: str, segments: tuple[str, ...], is_open: bool, as_json: bool, 
         for option, given in (("SEGMENT", bool(segments)), ("--open", is_open), ("--json", as_json and output == "-")):
             if given:
                 raise InputError(f"does not go with {option}", place="-o", remedy="write one whole schedule to a file")
-        _write_proven(file, output)
+        _write_proven(file, output, command_line(context))
         if output == "-":
             return
     verifier = _read(output or file, segments)
@@ -55,13 +65,13 @@ def command(file: str, segments: tuple[str, ...], is_open: bool, as_json: bool, 
         write_text(None, _sentence(verifier, file, segments, is_open) + "\n")
 
 
-def _write_proven(file: str, output: str) -> None:
+def _write_proven(file: str, output: str, made_by: str) -> None:
     schedule, _ = _with_digest(parse_schedule, file)
     try:
         proven = certified(replace(schedule, certificate=None))
     except CheckFailed as error:
         raise CheckFailed(error.findings, file=source_name(file)) from None
-    write_text(output, schedule_text(proven))
+    write_text(output, schedule_text(signed(proven, made_by)))
 
 
 def _read(file: str, segments: Sequence[str]) -> Verifier:

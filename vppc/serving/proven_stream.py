@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from vppc import __version__
-from vppc.compiler import certified
-from vppc.costs.document import cost_json
+from vppc.compiler import certified, compiled_keys
 from vppc.costs.model import CostModel
 from vppc.errors import CheckFailed, Finding
 from vppc.ir.document import digest, schedule_text, segment_text
@@ -33,12 +31,8 @@ class ProvenStream:
     ) -> None:
         self.emitter = Emitter(setup, buffers, in_flight)
         programs = tuple(Program.of(rank, buffers, []) for rank in range(setup.pp))
-        made = {
-            "buffer_tokens": buffer_tokens,
-            "cost": cost_json(cost),
-            "provenance": {"compiler": f"vppc {__version__}"},
-        }
-        self.opening = certified(replace(setup, programs=programs, extra={**setup.extra, **extra, **made}))
+        keys = {**setup.extra, **extra, "buffer_tokens": buffer_tokens, **compiled_keys(setup.extra, cost)}
+        self.opening = certified(replace(setup, programs=programs, extra=keys))
         self._previous = digest("".join(schedule_text(self.opening)).encode())
         self._verifier = Verifier(self.opening, self._previous)
         self._sequence = 0

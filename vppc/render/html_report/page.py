@@ -48,6 +48,11 @@ class Page:
         yield f"</main>\n{self.scripts}\n</body>\n</html>\n"
 
 
+def origin(what: str, said: Mapping[str, object]) -> dict[str, str]:
+    """What is said of where something comes from, each under a name that says of ``what`` it is said."""
+    return {f"{what}'s {key}": str(value) for key, value in said.items()}
+
+
 def paragraph(text: str) -> str:
     """Text as a paragraph, its lines kept."""
     return f"<p>{escape(text).replace(chr(10), '<br>')}</p>"

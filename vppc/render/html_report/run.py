@@ -105,7 +105,7 @@ def run_page(
     ]
     lines = list(headline(schedule))
     facts = _facts(activity, report)
-    sources = {**provenance, **({"costs": cost.name or "unnamed"} if cost is not None else {})}
+    sources = {**({"costs": cost.name or "unnamed"} if cost is not None else {}), **provenance}
     page_sections = [*sections, *([_costs(cost)] if cost is not None else [])]
     return Page(title, ". ".join(lines) + ".", facts, page_sections, head, scripts, sources)
 

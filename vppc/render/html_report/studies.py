@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 
 from vppc.errors import InputError
 from vppc.render.html_report import charts
-from vppc.render.html_report.page import Page, Section, html_table, paragraph
+from vppc.render.html_report.page import Page, Section, html_table, origin, paragraph
 from vppc.render.html_report.scheme import WORK
 from vppc.render.tables import count, percent, seconds, signed_percent
 from vppc.validation import OPEN, Count, Seconds, validate
@@ -130,8 +130,9 @@ def _comparison(document: ComparisonDocument, file: str, title: str, provenance:
         "strategies": count(len({row["contestant"] for row in rows})),
         "queues": count(len({_queue(row) for row in rows})),
     }
+    sources = {**origin("comparison", document.get("provenance", {})), **provenance}
     lead = "Strategies at many chunk sizes, each schedule compiled, proven and priced."
-    return Page(title, lead, facts, made, head, scripts, {**provenance, **document.get("provenance", {})})
+    return Page(title, lead, facts, made, head, scripts, sources)
 
 
 def _tuning(document: TuningDocument, file: str, title: str, provenance: Mapping[str, str]) -> Page:
@@ -186,7 +187,7 @@ def _tuning(document: TuningDocument, file: str, title: str, provenance: Mapping
         "chunks": count(len(best["chunks"])),
     }
     lead = f"Tuned for {count(document['pp'], 'rank')}; the best first."
-    sources = {**provenance, **document.get("provenance", {})}
+    sources = {**origin("tuning", document.get("provenance", {})), **provenance}
     return Page(title, lead, facts, sections, head, scripts, sources)
 
 
