@@ -117,7 +117,8 @@ def test_every_reason_for_not_running_a_command_has_one() -> None:
 def test_a_command_is_found_wherever_it_is_shown_and_so_is_what_it_names_in_vain() -> None:
     text = (
         "Text `vppc show --colour x`:\n\n    srun -N 2 vppc-run plan.json   # on two nodes\n    rank 1 is dead\n\n"
-        "* item\n\n    ```sh\n    vppc plot plan.json \\\n        --heigth 3\n    ```\n\n```\npython -m benchmarks.x\n```\n"
+        "* item\n\n"
+        "    ```sh\n    vppc plot plan.json \\\n        --heigth 3\n    ```\n\n```\npython -m benchmarks.x\n```\n"
     )
     found = list(shown_commands(text))
     assert found == ["vppc plot plan.json  --heigth 3", "python -m benchmarks.x", "srun -N 2 vppc-run plan.json"]
