@@ -20,21 +20,19 @@ from vllm_runs import batches, engines
 
 from examples.tiny_checkpoint import write_tokenizer
 from runtime.vllm_plugin import register
-from runtime.vllm_plugin.batches import Prompt, batches_of
+from runtime.vllm_plugin.batches import Prompt, batches_of, repriced
 from runtime.vllm_plugin.chunk_plan import ChunkPlan, PlannedChunks, check_fit, read_chunk_plan
 from runtime.vllm_plugin.page import Doing, EngineRow, Page, RankRow
-from runtime.vllm_plugin.pricing import BatchDrift
 from runtime.vllm_plugin.refusals import refuse
 from runtime.vllm_plugin.settings import FOLDING, Fold, Shadow, read_settings
 from runtime.vllm_plugin.traffic import Traffic
 from vppc.compiler import compile_schedule
 from vppc.costs.document import cost_json
-from vppc.costs.model import CostModel, LayerCost, Linear
+from vppc.costs.model import CostModel, LayerCost
 from vppc.errors import InputError
 from vppc.ir.schedule import Chunk, Model, Part, Request
 from vppc.passes.strategies import STRATEGIES, Options
 from vppc.serving.batch_order import Entry
-from vppc.serving.drift import LEAST, WINDOW
 
 FOLD = {"virtual_pipeline_parallel_size": 2}
 RANGES = [[[0, 16], [46, 61]], [[16, 31], [31, 46]]]
@@ -220,6 +218,19 @@ class TestBatches:
             prompt = Prompt("p", 9999, computed, 0.0, resident=True)
             assert batches.next([prompt], 4.0, room=math.inf, decodes=0) == {"p": expected}
 
+    def test_by_corrected_costs(self) -> None:
+        """As if they had been there from the start: chunks of equal time, and who is late."""
+        server = a_server(max_num_batched_tokens=1024)
+        linear, quadratic = (CostModel((LayerCost(4, **each),)) for each in ({"per_token": 1.0}, {"per_pair": 1.0}))
+        batches, prompt = batches_of(Fold(), server), Prompt("p", 9999, 1024, 0.0, resident=True)
+        for asked, cost, tokens in ((Fold(), quadratic, 1024), (Fold(chunks="dcpp"), quadratic, 448)):
+            after = repriced(batches, asked, server, cost)
+            assert after.next([prompt], 4.0, room=math.inf, decodes=0) == {"p": tokens}
+        prompts = [Prompt(name, tokens, 0, 0.0, resident=False) for name, tokens in (("long", 10), ("short", 3))]
+        for cost, names in ((linear, ["long", "short"]), (quadratic, ["short", "long"])):  # the long one is late
+            after = repriced(batches, Fold(policy="deadline", ttft_target=50.0), server, cost)
+            assert list(after.next(prompts, 1.0, room=math.inf, decodes=0)) == names
+
     @pytest.mark.parametrize(
         ("asked", "message"),
         [
@@ -295,24 +306,6 @@ def test_batches_as_chunks() -> None:
     )
 
 
-def test_drift_of_batches() -> None:
-    """Two stages of 1 and 3 layers, 2 s a token and 1 s a pair in each; 5 s to make a token."""
-    cost = CostModel((LayerCost(4, per_token=2.0, per_pair=1.0),), head=Linear(5.0))
-    drift = BatchDrift(cost, (1, 3))
-    ends = {0: 9, 1: 4}
-    assert drift.seconds(Chunk((Part(0, 0, 2),)), ends) == [7.0, 21.0]  # 3 pairs
-    chunk = Chunk((Part(0, 6, 2), Part(1, 4, 1, decode=True)))
-    assert drift.seconds(chunk, ends) == [26.0, 78.0 + 5.0]  # 7 + 8 + 5 pairs
-    for _ in range(LEAST - 1):
-        drift.window.add(3.0, 2.0)
-    assert drift.window.drift is None
-    drift.window.add(3.0, 2.0)
-    assert drift.window.drift == pytest.approx(0.5)
-    for _ in range(WINDOW):
-        drift.window.add(1.0, 2.0)
-    assert drift.window.drift == pytest.approx(-0.5)
-
-
 def test_costs_of_another_model(tmp_path: Path) -> None:
     file = tmp_path / "cost.json"
     file.write_text(json.dumps(cost_json(CostModel((LayerCost(4, per_token=1.0),)))))
@@ -330,10 +323,15 @@ def test_a_page(tmp_path: Path) -> None:
     rows = [RankRow(Doing.RECV, 7, 2, 1.5, None), RankRow(Doing.IDLE, 6, 1, 0.25, -0.125)]
     for rank, row in enumerate(rows):
         page.put_rank(rank, row)
+        page.put_drift(rank, row.drift)
+    for instruction in range(20000):
+        page.put_ran(1, instruction, instruction, instruction + 0.5)
     page.put_engine(EngineRow(3, 8.5, 100.0))
     page.remove()
     assert other.ranks() == rows
     assert other.engine() == EngineRow(3, 8.5, 100.0)
+    assert (other.ran(0, 0), other.ran(1, 20000)) == ([], [])
+    assert other.ran(1, 19998) == [19998.0, 19998.5, 19999.0, 19999.5]
     expected = ["in RECV of chunk 7 for stage 2", "after FORWARD of chunk 6 on stage 1, waiting for the engine"]
     assert list(map(str, rows)) == expected
     with pytest.raises(FileNotFoundError):
@@ -485,8 +483,8 @@ def test_folded_engines_make_what_one_worker_makes(tmp_path: Path) -> None:
     """Prompts of several chunks and of a part of one, batches that mix prompts and decodes, a prefix that is found
     cached; two ranks with uneven stages that run far ahead, the shortest prompt first, and so few blocks of KV cache
     that requests are preempted; three ranks with planned chunks and the paper's policy; one prompt's log probabilities,
-    and one answer that follows a grammar. When the last rank fails, or is stuck, the engine ends, and its log says
-    where."""
+    and one answer that follows a grammar. Costs that are wrong are found to be. When the last rank fails, or is stuck,
+    the engine ends, and its log says where."""
     model = str(write_checkpoint(tmp_path / "qwen3-moe", MODELS["qwen3-moe"]))
     random = Random(0)
     first = [random.randrange(300) for _ in range(300)]
@@ -496,7 +494,9 @@ def test_folded_engines_make_what_one_worker_makes(tmp_path: Path) -> None:
     usual = {"max_num_batched_tokens": 64, "enable_prefix_caching": True, "skip_tokenizer_init": False}
     ranges = [[[0, 2], [12, LAYERS]], [[2, 7], [7, 12]]]
     folded = {**usual, "distributed_executor_backend": "mp"}
-    packed = {"strategy": "vpp-packed", "policy": "srpf"}
+    costs = tmp_path / "cost.json"
+    costs.write_text(json.dumps(cost_json(CostModel((LayerCost(LAYERS, per_token=1e-9),)))))
+    packed = {"strategy": "vpp-packed", "policy": "srpf", "costs": str(costs)}
     planned = {"chunks": [64, 48, 40], "policy": "dual-queue", "stall": 6}
     small = {"max_model_len": 384, "num_gpu_blocks_override": 5, "disable_log_stats": False}
     plain, *others = engines(
@@ -523,6 +523,7 @@ def test_folded_engines_make_what_one_worker_makes(tmp_path: Path) -> None:
             torch.testing.assert_close(one.logits, another.logits, atol=1e-4, rtol=1e-4)
             torch.testing.assert_close(one.prompt, another.prompt, atol=1e-4, rtol=1e-4)
     log = (tmp_path / "run" / "log").read_text()
+    assert re.search(r"the last \d+ FORWARDs took \d+% longer than planned\n", log), log
     assert re.search(r"rank 1, FORWARD of chunk \d+ on stage 2: it is broken\n", log), log
     assert re.search(r"rank 1 died \(exit code 1\), in FORWARD of chunk \d+ on stage 2 \(request 9-\w+\)\n", log), log
     where = r"in FORWARD of chunk \d+ on stage 3 \(request 9-\w+\)\n"

@@ -130,6 +130,7 @@ def main(folder: Path) -> None:
     os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", TORCHDYNAMO_DISABLE="1", VLLM_CPU_KVCACHE_SPACE="1")
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # else each worker wants a NUMA node
     os.environ["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"] = "3600"  # what hangs is not to end by it
+    os.environ["VLLM_LOGGING_LEVEL"] = "WARNING"  # what an operator is told
     require_vllm()
     from vllm import LLM  # noqa: F401
     from vllm.v1.worker import cpu_model_runner  # noqa: F401

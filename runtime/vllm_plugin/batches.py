@@ -7,7 +7,7 @@ made another batch than it was asked for, because blocks had run out or a reques
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runtime.vllm_plugin.chunk_plan import PLACE, PlannedChunks, check_fit
@@ -78,6 +78,12 @@ def batches_of(settings: Fold, config: Any) -> Batches:
     cost = settings.cost(config.model_config.get_total_num_hidden_layers())
     rule = _rule(settings, cost, config, most)
     return Batches(_policy(settings, cost, scheduler.policy), rule, most, not settings.whole_prompts)
+
+
+def repriced(batches: Batches, settings: Fold, config: Any, cost: CostModel) -> Batches:
+    """The same batches by other costs. A planned chunk stays as it is."""
+    rule = _rule(settings, cost, config, batches.most) if settings.chunks == BY_TIME else batches.rule
+    return replace(batches, policy=_policy(settings, cost, config.scheduler_config.policy), rule=rule)
 
 
 def _policy(settings: Fold, cost: CostModel | None, stock: str) -> Policy:

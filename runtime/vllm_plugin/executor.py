@@ -20,6 +20,7 @@ from vllm import envs
 from vllm.logger import init_logger
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
+from runtime.vllm_plugin.correction import Correction, send_with
 from runtime.vllm_plugin.order import batch_compiler
 from runtime.vllm_plugin.page import EngineRow, Page, RankRow, page_path
 from runtime.vllm_plugin.settings import Fold, read_settings
@@ -51,7 +52,8 @@ class Later(Future[Any]):
         if not self.done():
             while self.reply is None:
                 self._executor.ask()
-            self.set_result(self.reply.result())
+            made = self.reply.result()
+            self.set_result(self._executor.with_news(made) if self.chunk else made)
             self._executor.count(-self.chunk)
         return super().result(timeout)
 
@@ -62,6 +64,7 @@ class FoldExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM is not ther
     supports_pp = True
     page: Page | None = None
     witness: Witness | None = None
+    correction: Correction | None = None
 
     def _init_executor(self) -> None:
         self._flight = EngineRow(0, 0.0, 0.0)
@@ -76,6 +79,10 @@ class FoldExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM is not ther
             if not isinstance(settings, Fold):
                 raise ValueError("the executor of a folded server needs its settings")
             self._compiler = batch_compiler(settings, self.vllm_config)
+            cost = settings.cost(self.model_config.get_total_num_hidden_layers())
+            if cost is not None:
+                tp = self.parallel_config.tensor_parallel_size
+                self.correction = Correction(self._compiler, cost, self.page, tp, log.warning)
             limits = limits_of(settings, envs.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS)
             self.collective_rpc("open_stream", args=(self._compiler.opening, limits))
             self.witness = Witness(self.page, limits, self._end)
@@ -91,6 +98,8 @@ class FoldExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM is not ther
         self, method: Any, timeout: float | None = None, args: Any = (), *more: Any, **options: Any
     ) -> Any:
         if method in OURS:
+            if self.correction is not None and self._segment is not None:
+                self.correction.sent(self._segment)
             method, args, self._segment = OURS[method], (*args, self._segment), None
         return super().collective_rpc(method, timeout, args, *more, **options)
 
@@ -128,6 +137,11 @@ class FoldExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM is not ther
             due.reply = super().sample_tokens(due.grammar, non_block=True)
             if due.chunk or leg is None:
                 return
+
+    def with_news(self, made: Any) -> Any:
+        """What a chunk has made, on its way to the scheduler; with it go costs that have been corrected by now."""
+        cost = None if self.correction is None else self.correction.look()
+        return made if cost is None else send_with(made, cost)
 
     def count(self, change: int) -> None:
         """So many chunks more are in flight."""

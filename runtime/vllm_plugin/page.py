@@ -1,7 +1,8 @@
 """The page: what the processes of a folded server show each other, numbers in a file that all of them map.
 
 A row of the engine's, and one of each rank's. Each number has one writer, and is written whole; a reader may see one of
-a row before another, which is good enough to be looked at. Only beats decide something, see :meth:`Page.put_beat`.
+a row before another, which is good enough to be looked at. What decides something is written in an order: beats, see
+:meth:`Page.put_beat`, and when instructions ran, see :meth:`Page.put_ran`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from typing import Any
 from runtime.faults import State
 
 _SHOWN = 5
-_FIELDS = _SHOWN + 3
+_RAN = _SHOWN + 3
+_FIELDS = _RAN + 1
 _BYTES = 8
+_KEPT = 16384
+"""Instructions of a process whose times are kept: more than all chunks in flight have."""
 
 
 class Doing(IntEnum):
@@ -50,7 +54,7 @@ class EngineRow:
 @dataclass(frozen=True, slots=True)
 class RankRow:
     """What the rank does or, idle, did last: on which chunk and stage, both from 0; -1 before the first. ``busy``
-    seconds went to FORWARDs and SAMPLEs. ``drift`` is None while unknown."""
+    seconds went to FORWARDs and SAMPLEs. ``drift``, which the engine knows, is None while unknown."""
 
     doing: Doing
     chunk: int
@@ -81,7 +85,8 @@ class Page:
     def __init__(self, path: Path, processes: int, *, create: bool = False) -> None:
         self.path = path
         self._rows = processes + 1
-        size = self._rows * _FIELDS * _BYTES
+        self._times = self._rows * _FIELDS  # where those of the first process begin
+        size = (self._times + processes * 2 * _KEPT) * _BYTES
         descriptor = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
         try:
             if create:  # all of it, since where a disk has no room for what is mapped, writing kills the process
@@ -92,6 +97,7 @@ class Page:
         if create:
             for rank in range(self._rows - 1):
                 self.put_rank(rank, RankRow(Doing.IDLE, -1, -1, 0.0, None))
+                self.put_drift(rank, None)
                 self.put_beat(rank, RankBeat(0, State.IDLE, 0.0))
 
     def put_engine(self, row: EngineRow) -> None:
@@ -102,9 +108,12 @@ class Page:
         return EngineRow(int(in_flight), active, since)
 
     def put_rank(self, rank: int, row: RankRow) -> None:
-        drift = math.nan if row.drift is None else row.drift
-        for at, number in enumerate((row.doing, row.chunk, row.stage, row.busy, drift), (rank + 1) * _FIELDS):
+        """All but the drift."""
+        for at, number in enumerate((row.doing, row.chunk, row.stage, row.busy), (rank + 1) * _FIELDS):
             self._numbers[at] = number
+
+    def put_drift(self, rank: int, drift: float | None) -> None:
+        self._numbers[(rank + 1) * _FIELDS + _SHOWN - 1] = math.nan if drift is None else drift
 
     def ranks(self) -> list[RankRow]:
         found = []
@@ -126,6 +135,21 @@ class Page:
             RankBeat(int(numbers[at]), State(int(numbers[at + 1])), numbers[at + 2])
             for at in range(_FIELDS + _SHOWN, self._rows * _FIELDS, _FIELDS)
         ]
+
+    def put_ran(self, rank: int, instruction: int, start: float, end: float) -> None:
+        """The process's next instruction ran from ``start`` to ``end``, in seconds; that it did goes last."""
+        at = self._time(rank, instruction)
+        self._numbers[at], self._numbers[at + 1] = start, end
+        self._numbers[(rank + 1) * _FIELDS + _RAN] = instruction + 1
+
+    def ran(self, rank: int, first: int) -> list[float]:
+        """When the instructions of a process ran, from the ``first`` on: [start, end, start, end, ..]."""
+        until = int(self._numbers[(rank + 1) * _FIELDS + _RAN])
+        places = [self._time(rank, instruction) for instruction in range(first, until)]
+        return [time for at in places for time in (self._numbers[at], self._numbers[at + 1])]
+
+    def _time(self, rank: int, instruction: int) -> int:
+        return self._times + 2 * (rank * _KEPT + instruction % _KEPT)
 
     def remove(self) -> None:
         """Take the page's name away; who has mapped it keeps it."""

@@ -15,7 +15,8 @@ from typing import Any
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from runtime.vllm_plugin.batches import Prompt, batches_of
+from runtime.vllm_plugin.batches import Prompt, batches_of, repriced
+from runtime.vllm_plugin.correction import costs_with
 from runtime.vllm_plugin.settings import Fold, read_settings
 
 
@@ -27,6 +28,7 @@ class FoldScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not there when 
         settings = read_settings(self.vllm_config.additional_config)
         if not isinstance(settings, Fold):
             raise ValueError("the scheduler of a folded server needs its settings")
+        self._settings = settings
         self._batches = batches_of(settings, self.vllm_config)
         self._decided: dict[str, int] = {}  # of each prompt the tokens in this batch
         self._hits: dict[str, int] = {}  # of each waiting prompt the tokens that are cached
@@ -47,6 +49,12 @@ class FoldScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not there when 
         made: SchedulerOutput = super().schedule(throttle_prefills)
         self._full = bool(chosen) and not chosen.keys() & made.num_scheduled_tokens.keys()
         return made
+
+    def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
+        cost = costs_with(model_runner_output)
+        if cost is not None:
+            self._batches = repriced(self._batches, self._settings, self.vllm_config, cost)
+        return super().update_from_output(scheduler_output, model_runner_output)
 
     def _reserve_prefill_lookahead(self, request: Any, num_computed_tokens: int, num_new_tokens: int) -> int:
         """vLLM asks this for every request, waiting or running, when it is about to say how many tokens it computes."""

@@ -10,30 +10,29 @@ from typing import NamedTuple
 
 from runtime.stream import Growing
 from runtime.vllm_plugin.page import Doing, Page, RankRow, instruction
-from runtime.vllm_plugin.pricing import BatchDrift
 from vppc.ir.instruction import FORWARD, RECV, SAMPLE, SEND, WAIT
 
 _DOING = {FORWARD: Doing.FORWARD, SEND: Doing.SEND, RECV: Doing.RECV, SAMPLE: Doing.SAMPLE}
 
 
 class Step(NamedTuple):
-    """An instruction; ``planned`` are its seconds, where there are costs."""
+    """The instruction with that number."""
 
+    number: int
     doing: Doing
     chunk: int
     stage: int
-    planned: float | None
 
 
 class Watch:
     """Watches one process, number ``process`` of the server's and of pipeline rank ``rank``, run ``program``.
 
     :meth:`mark` is the interpreter's mark, and :meth:`add` is told when each instruction ran: at once, or later where a
-    device queues them; then the page says what it has done last.
+    device queues them; then the page says what it has done last, and when.
     """
 
-    def __init__(self, page: Page, process: int, rank: int, program: Growing, drift: BatchDrift | None) -> None:
-        self._page, self._process, self._rank, self._program, self._drift = page, process, rank, program, drift
+    def __init__(self, page: Page, process: int, rank: int, program: Growing) -> None:
+        self._page, self._process, self._rank, self._program = page, process, rank, program
         self._under_way: deque[Step] = deque()
         self._row = RankRow(Doing.IDLE, -1, -1, 0.0, None)
 
@@ -55,11 +54,9 @@ class Watch:
         row = replace(self._row, doing=Doing.IDLE)
         if step.doing in (Doing.FORWARD, Doing.SAMPLE):
             row = replace(row, chunk=step.chunk, stage=step.stage, busy=row.busy + end - start)
-        if self._drift is not None and step.planned is not None:
-            self._drift.window.add(end - start, step.planned)
-            row = replace(row, drift=self._drift.window.drift)
         self._row = row
         self._page.put_rank(self._process, row)
+        self._page.put_ran(self._process, step.number, start, end)
 
     def _step(self, index: int) -> Step:
         op, chunk, stage, of, _, _ = self._program.row(index)
@@ -67,12 +64,4 @@ class Watch:
             op, chunk, stage, _, _, _ = self._program.row(of)
         if op == SAMPLE:
             stage = len(self._program.stage_ranks) - 1
-        planned = self._planned(chunk, stage) if op == FORWARD else None
-        return Step(_DOING[op], chunk, stage, planned)
-
-    def _planned(self, chunk: int, stage: int) -> float | None:
-        if self._drift is None:
-            return None
-        held = self._program.chunks[chunk]
-        ends = {part.request: self._program.requests[part.request].prompt_tokens for part in held.parts}
-        return self._drift.seconds(held, ends)[stage]
+        return Step(index, _DOING[op], chunk, stage)

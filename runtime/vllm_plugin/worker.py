@@ -37,7 +37,6 @@ from runtime.runners.vllm.upstream import StagePlace, build, load_stage
 from runtime.stream import Growing
 from runtime.vllm_plugin.fatal import fatal
 from runtime.vllm_plugin.page import Page, page_path
-from runtime.vllm_plugin.pricing import BatchDrift
 from runtime.vllm_plugin.settings import FILE, Fold, read_settings
 from runtime.vllm_plugin.stages import Stages
 from runtime.vllm_plugin.watch import Watch
@@ -68,8 +67,6 @@ class Folded(WorkerBase):  # type: ignore[misc]  # vLLM is not there when types 
         if not isinstance(settings, Fold):
             raise ValueError("the worker of a folded server needs its settings")
         layers = settings.layers(self.pp, self.model_config.get_total_num_hidden_layers())
-        cost = settings.cost(sum(layers))
-        self._drift = None if cost is None else BatchDrift(cost, layers)
         self._places = {
             stage: StagePlace(stage, layers) for stage in (self.rank_here, 2 * self.pp - 1 - self.rank_here)
         }
@@ -95,7 +92,7 @@ class Folded(WorkerBase):  # type: ignore[misc]  # vLLM is not there when types 
         position = Position(self.rank_here)
         program = Growing(opening, self.rank_here, self._next_segment, position, Cancellation(), self._runner.rows)
         page = Page(page_path(self.vllm_config), self.pp * self.tp)
-        watch = Watch(page, self.rank, self.rank_here, program, self._drift)
+        watch = Watch(page, self.rank, self.rank_here, program)
         clock = Clock(0.0, 0.0)
         progress = device.progress(clock, watch.add)
         program.attach(self._runner.release, progress)
