@@ -102,7 +102,15 @@ VALUES = {
         "--ttft-target": "3",
         "--output": "o.json",
     },
-    "show": {"--rank": "1", "--cost": "other.json", "--width": "77", "--from": "1", "--to": "2", "--color": "always"},
+    "show": {
+        "--rank": "1",
+        "--request": "r3",
+        "--cost": "other.json",
+        "--width": "77",
+        "--from": "1",
+        "--to": "2",
+        "--color": "always",
+    },
     "plot": {"--view": "timeline", "--width": "700", "--rows": "3", "--theme": "dark", "--output": "o.svg"},
     "trace": {"--output": "o.json"},
     "graph": {"--format": "json", "--level": "instruction", "--output": "o.graphml"},
@@ -158,7 +166,10 @@ SITUATIONS: dict[str, Sequence[tuple[str, ...]]] = {
     "tune": [
         ("--pp", "2", "--tokens", "20000", *COST, "--placement", "straight", "--effort", "0.1"),
     ],
-    "show": [("plan.json",), ("plan.json", "--json"), ("plan.json", "--no-programs"), ("plan.json", "--no-timeline")],
+    "show": [
+        ("queue-plan.json", *more)
+        for more in ((), ("--json",), ("--programs",), ("--no-programs",), ("--no-timeline",))
+    ],
     "plot": [("plan.json",), ("plan.json", "-o", "x.html")],
     "graph": [("plan.json",)],
     "trace": [("plan.json",)],
@@ -210,25 +221,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "step_trace_time.csv").write_text(
         f"{columns},Communication(Not Overlapped and Exclude Receive)\n{line}\n"
     )
-    for name, strategy in (("plan.json", "vpp-async"), ("other-plan.json", "vpp")):
-        made = CliRunner().invoke(
-            vppc,
-            [
-                "compile",
-                "--pp",
-                "2",
-                "--tokens",
-                "60000",
-                "--chunk-size",
-                "2K",
-                *COST,
-                "--strategy",
-                strategy,
-                "-o",
-                str(folder / name),
-            ],
-        )
-        assert made.exit_code == 0
+    long, queue = ("--tokens", "60000", "--chunk-size", "2K"), ("--tokens", "9000") * 14
+    for name, prompts, strategy in (
+        ("plan.json", long, "vpp-async"),
+        ("other-plan.json", long, "vpp"),
+        ("queue-plan.json", queue, "vpp-packed"),
+    ):
+        options = ["--pp", "2", *prompts, *COST, "--strategy", strategy, "-o", str(folder / name)]
+        assert CliRunner().invoke(vppc, ["compile", *options]).exit_code == 0
     return folder
 
 

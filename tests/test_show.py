@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from plans import paper
 
 from vppc.cli import vppc
 from vppc.cli.show import wants_color
@@ -18,7 +20,7 @@ from vppc.costs.model import CostModel, LayerCost, Linear
 from vppc.errors import CheckFailed, InputError
 from vppc.ir.assembly import to_assembly
 from vppc.ir.document import parse_schedule, schedule_text
-from vppc.ir.schedule import Schedule
+from vppc.ir.schedule import Chunk, Schedule
 from vppc.ir.torch_csv import parse_torch_csv
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -75,13 +77,85 @@ def straight(chunks: int) -> Schedule:
 
 def test_long_programs_are_cut_in_the_middle(tmp_path: Path) -> None:
     assert "more" not in printed(tmp_path, straight(13))
-    text = printed(tmp_path, straight(400))
+    text = printed(tmp_path, straight(400), "--programs")
     lines = text.partition("\nrank 1 ")[0].splitlines()
     numbers = [int(line.split()[0]) for line in lines if line.startswith("  ") and line.split()[0].isdigit()]
     assert numbers == [*range(30), *range(1190, 1200)]
     assert "       ... 1,160 more, shown with --all\n" in text
     assert "       ... 1,161 more, shown with --all\n" in text
-    assert "more" not in printed(tmp_path, straight(400), "--all")
+    assert "more" not in printed(tmp_path, straight(400), "--programs", "--all")
+    alone = printed(tmp_path, straight(400), "--rank", "0")
+    assert "rank 1 buffers" not in alone
+    assert "       ... 1,160 more, shown with --all\n" in alone
+
+
+def test_long_programs_are_summarized(tmp_path: Path) -> None:
+    """A line a rank and a request, and of many how first tokens are spread."""
+    text = printed(tmp_path, paper("vpp-packed", (4,) * 14, transfer=0.25), "--width", "80")
+    golden = GOLDEN / "show_long.txt"
+    if "REWRITE_GOLDEN" in os.environ:
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+def test_a_request_is_shown_by_its_chunks(tmp_path: Path) -> None:
+    """Chunk k of a straight pipeline of two ranks takes 2 (k + 1) on each, and never waits for the one before."""
+    schedule = paper("cpp", 14)
+    rows = [[k, 1, k, k * (k + 1), (k + 1) * (k + 4), 4 * (k + 1)] for k in range(14)]
+    assert table_of(printed(tmp_path, schedule, "--request", "r0", "--all"), "chunk") == rows
+    text = printed(tmp_path, schedule, "--request", "r0")
+    assert table_of(text, "chunk") == [*rows[:6], *rows[8:]]
+    assert "  ...  2 more\n" in text
+    assert table_of(text, "request") == [[14, 0, 13, 0, 14 * 17]]
+
+
+def table_of(text: str, header: str) -> list[list[int]]:
+    """The numbers in the table whose first column has this header; a line that is cut has none."""
+    lines = text.partition(f"\n{header} ")[2].partition("\n\n")[0].splitlines()[2:]
+    return [[int(n) for n in re.findall(r"(?<![\w.])\d+", line)] for line in lines if "more" not in line]
+
+
+def test_a_requests_instructions_are_those_about_its_chunks(tmp_path: Path) -> None:
+    schedule = paper("vpp-packed", (9, 8))
+    each = [listed(tmp_path, schedule, "--request", name) for name in ("r0", "r1")]
+    both = listed(tmp_path, schedule, "--request", "r0", "--request", "r1")
+    assert both == listed(tmp_path, schedule)
+    assert not each[0] & each[1]
+    assert each[0] | each[1] == both
+    chunks = [{int(c) for _, line in lines for c in re.findall(r"\bc(\d+)\b", line)} for lines in each]
+    assert chunks == [set(range(9)), set(range(9, 17))]
+
+
+def listed(tmp_path: Path, schedule: Schedule, *arguments: str) -> set[tuple[str, str]]:
+    """Every instruction that is listed, with its rank."""
+    text = printed(tmp_path, schedule, "--programs", "--all", "--no-timeline", *arguments)
+    found, rank = set(), ""
+    for line in text.splitlines():
+        rank = line.split()[1] if line.startswith("rank ") else rank
+        found |= {(rank, line)} if re.match(r"  +\d+  [A-Z]", line) else set()
+    return found
+
+
+def test_the_timeline_of_a_request_goes_from_its_beginning_to_its_end(tmp_path: Path) -> None:
+    schedule = paper("cpp", (3, 2))  # chunks of 2, 4, 6 and 2, 4 on each rank
+    window = ("--from", "12", "--to", "24")
+    whole = ("--no-programs", "--width", "80")
+    assert printed(tmp_path, schedule, *whole, "--request", "r1") == printed(tmp_path, schedule, *whole, *window)
+
+
+def test_an_unknown_request(tmp_path: Path) -> None:
+    error = show(tmp_path, paper("cpp", (1, 1, 1, 1)), "--request", "r9").exception
+    assert str(error) == "--request: there is no request 'r9'\n  hint: an id: r0, r1, r2, ..."
+
+
+def test_a_long_schedule_that_is_wrong_is_listed(tmp_path: Path) -> None:
+    schedule = paper("cpp", 40)
+    [part] = schedule.chunks[3].parts
+    chunks = (*schedule.chunks[:3], Chunk((replace(part, request=7),)), *schedule.chunks[4:])
+    result = show(tmp_path, replace(schedule, chunks=chunks, certificate=None), "--request", "r0")
+    assert "FORWARD  c2  s0" in result.output
+    assert "FORWARD  c3  s0" not in result.output
+    assert isinstance(result.exception, CheckFailed)
 
 
 def test_a_schedule_without_costs_has_no_timeline_unless_they_are_given(tmp_path: Path) -> None:

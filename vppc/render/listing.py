@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence, Set
 
 from vppc.analysis.report import Report
 from vppc.ir.assembly import instruction_lines, rank_line
-from vppc.ir.instruction import Program
+from vppc.ir.instruction import WAIT, Program
 from vppc.ir.schedule import Schedule
 from vppc.render.tables import count, percent, printable, seconds
 
@@ -44,8 +44,11 @@ def prediction(report: Report) -> Iterator[str]:
     )
 
 
-def programs(schedule: Schedule, ranks: tuple[int, ...], limit: int | None) -> Iterator[str]:
-    """The programs of ``ranks`` (empty: of all) as assembly, at most ``limit`` instructions of each (None: all)."""
+def programs(schedule: Schedule, ranks: Collection[int], chunks: Set[int] | None, limit: int | None) -> Iterator[str]:
+    """The programs of ``ranks`` (empty: of all) as assembly, at most ``limit`` instructions of each (None: all).
+
+    With ``chunks``, only the instructions that are about them.
+    """
     for program in schedule.programs:
         if ranks and program.rank not in ranks:
             continue
@@ -55,15 +58,29 @@ def programs(schedule: Schedule, ranks: tuple[int, ...], limit: int | None) -> I
             if stage.rank == program.rank
         )
         yield f"{rank_line(program)}  ; {stages}"
-        yield from _cut(schedule, program, limit)
+        yield from _cut(schedule, program, range(len(program)) if chunks is None else _about(program, chunks), limit)
         yield ""
 
 
-def _cut(schedule: Schedule, program: Program, limit: int | None) -> Iterator[str]:
-    if limit is None or len(program) <= limit:
-        yield from instruction_lines(schedule, program)
-        return
-    head, tail = limit - TAIL, len(program) - TAIL
-    yield from instruction_lines(schedule, program, 0, head)
-    yield f"       ... {count(tail - head)} more, shown with --all"
-    yield from instruction_lines(schedule, program, tail)
+def _about(program: Program, chunks: Set[int]) -> list[int]:
+    """The instructions that are about some chunks; a WAIT is about the chunk of its transfer."""
+    rows = list(program.rows())
+    return [index for index, row in enumerate(rows) if (rows[row[3]] if row[0] == WAIT else row)[1] in chunks]
+
+
+def _cut(schedule: Schedule, program: Program, shown: Sequence[int], limit: int | None) -> Iterator[str]:
+    left = 0 if limit is None else max(0, len(shown) - limit)
+    head = len(shown) if not left else len(shown) - left - TAIL
+    yield from _lines(schedule, program, shown[:head])
+    if left:
+        yield f"       ... {count(left)} more, shown with --all"
+    yield from _lines(schedule, program, shown[head + left :])
+
+
+def _lines(schedule: Schedule, program: Program, shown: Sequence[int]) -> Iterator[str]:
+    """Instructions by their numbers, those in a row at once."""
+    first = 0
+    for last, number in enumerate(shown, start=1):
+        if last == len(shown) or shown[last] != number + 1:
+            yield from instruction_lines(schedule, program, shown[first], number + 1)
+            first = last

@@ -55,9 +55,14 @@ def _first_tokens(schedule: Schedule, report: Report) -> str:
                 for r, ttft in requests
             ],
         )
+    return ttft_table(report)
+
+
+def ttft_table(report: Report) -> str:
+    """How the first tokens of many requests are spread: mean, percentiles by nearest rank, and the longest."""
     times = sorted(ttft for ttft in report.ttft if ttft is not None)
     if not times:
-        return f"TTFT: none of {count(len(requests), 'request')} is sampled"
+        return f"TTFT: none of {count(len(report.ttft), 'request')} is sampled"
     shares = {"P50": 0.5, "P90": 0.9, "P99": 0.99, "longest": 1.0}
     return table(
         ("TTFT of", "mean", *shares),

@@ -268,7 +268,7 @@ class _Drawing:
             return
         names = ["requests in chunks:"]
         for request, (first, last) in list(spans.items())[:_LISTED]:
-            name = f"{_printable(self.schedule.requests[request].id)} {first}-{last}"
+            name = f"{_printable(self.schedule.requests[request].id)} {first}{f'-{last}' if last > first else ''}"
             names.append(f"{self._swatch('', _TINTS[request % len(_TINTS)][0])} {name}" if self.color else name)
         if len(spans) > _LISTED:
             names.append(f"and {count(len(spans) - _LISTED)} more")
