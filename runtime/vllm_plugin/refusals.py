@@ -14,7 +14,13 @@ def refuse(config: Any) -> None:
     reasons = (
         (parallel.pipeline_parallel_size < 2, "one pipeline rank has nothing to fold", "-pp 2 or more"),
         (parallel.distributed_executor_backend != "mp", "ranks are processes", "--distributed-executor-backend mp"),
+        (parallel.nnodes > 1, "ranks see each other's beats in this machine's memory", "--nnodes 1"),
         (parallel.data_parallel_size > 1, "batches would have to pair over replicas", "-dp 1"),
+        (
+            parallel.prefill_context_parallel_size * parallel.decode_context_parallel_size > 1,
+            "a chunk is not split over ranks",
+            "no context parallelism",
+        ),
         (not config.model_config.enforce_eager, "stages are not compiled", "--enforce-eager"),
         (not config.scheduler_config.enable_chunked_prefill, "prompts are not chunked", "--enable-chunked-prefill"),
         (bool(config.scheduler_config.async_scheduling), "batches are scheduled in step", "--no-async-scheduling"),
