@@ -10,15 +10,18 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+
+from vppc.files import write_text
 
 ROOT = Path(__file__).parents[1]
 PAPER = json.loads((ROOT / "examples" / "paper" / "numbers.json").read_text(encoding="utf-8"))
@@ -33,6 +36,8 @@ SMALL = {
     "transfer": {"latency": 1e-5, "per_token": 1e-9},
 }
 """What the small model's first plans are made with; only their orders depend on it."""
+ENDING = 30.0
+"""Seconds that a step has to end its processes when the proof is ended from outside."""
 STRATEGIES = ("cpp", "vpp", "vpp-async")
 CRITICAL = {"cpp": 1, "dcpp": 1, "vpp-async": 0}
 """The rank of which the paper's tables are, of two."""
@@ -98,6 +103,7 @@ class Proof:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.steps: list[Step] = []
+        self.doing = ""
 
     def vppc(self, name: str, *words: object, needed: bool = True) -> Step:
         """Run a command of vppc. Raises Failed when it does not end well, if that is ``needed``."""
@@ -123,19 +129,41 @@ class Proof:
 
     def _step(self, name: str, words: Sequence[str], needed: bool) -> Step:
         click.echo(f"{name} ..", err=True)
+        self.doing = name
         begun = time.monotonic()
         environment = {"OMP_NUM_THREADS": "1", **os.environ}
-        ended = subprocess.run(
-            [sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-        )
+        status, stdout, stderr = ran([sys.executable, *words], environment)
         seconds = time.monotonic() - begun
-        step = Step(name, shlex.join(["python", *words]), ended.returncode, seconds, ended.stdout)
+        step = Step(name, shlex.join(["python", *words]), status, seconds, stdout)
         self.steps.append(step)
         log = self.setup.folder / "logs" / f"{len(self.steps):02}-{name.replace(' ', '-')}.txt"
-        log.write_text(f"$ {step.command}\n{ended.stdout}{ended.stderr}", encoding="utf-8")
+        write_text(str(log), f"$ {step.command}\n{stdout}{stderr}")
         if needed and step.status:
-            raise Failed(f"{name} ended with status {step.status}: {last_line(ended.stderr)} (all of it: {log})")
+            raise Failed(f"{name} ended with status {step.status}: {last_line(stderr)} (all of it: {log})")
         return step
+
+
+def ran(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str, str]:
+    """A command's exit status, and what it wrote to stdout and stderr. When this program is ended, so is it."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    ) as process:
+        try:
+            stdout, stderr = process.communicate()
+        except BaseException:
+            process.terminate()
+            try:
+                process.communicate(timeout=ENDING)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return process.returncode, stdout, stderr
+
+
+def leave(number: int, _: object) -> None:
+    """SIGTERM ends the program as an exception does."""
+    sys.exit(128 + number)
 
 
 def last_line(text: str) -> str:
@@ -320,7 +348,8 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def command(output: Path, **options: Any) -> None:
     """Prove vppc's runtime on this machine, and write OUTPUT/report.md.
 
-    Exit status: 0 when every step ended and all tokens are equal, 1 otherwise; the report is written in any case.
+    Exit status: 0 when every step ended and all tokens are equal, 143 when SIGTERM ended it, 1 otherwise. The report is
+    written in any case, and no process is left.
     """
     folder = output.absolute()
     if folder.exists() and any(folder.iterdir()):
@@ -328,19 +357,25 @@ def command(output: Path, **options: Any) -> None:
     (folder / "logs").mkdir(parents=True)
     proof = Proof(Setup(folder, **options))
     sections = [f"# Proof on {proof.setup.device}: {proof.setup.pp} ranks of {proof.setup.tp}"]
-    failure = ""
+    status, failure = 0, ""
+    signal.signal(signal.SIGTERM, leave)
     try:
         sections.extend(prove(proof))
     except Failed as failed:
-        failure = str(failed)
-        sections.append(f"## It failed\n\n{failure}")
+        status, failure = 1, f"failed: {failed}"
+        sections.append(f"## It failed\n\n{failed}")
+    except (SystemExit, KeyboardInterrupt) as ended:
+        status = int(ended.code or 1) if isinstance(ended, SystemExit) else 128 + signal.SIGINT
+        failure = f"ended from outside, during {proof.doing}"
+        sections.append(f"## It was ended from outside\n\nDuring the step {proof.doing}.")
     steps = [[step.name, str(step.status), f"{step.seconds:.1f} s", f"`{step.command}`"] for step in proof.steps]
     sections.append("## Steps\n\n" + table(["step", "status", "took", "command"], steps))
     report = folder / "report.md"
-    report.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
+    write_text(str(report), "\n\n".join(sections) + "\n")
     click.echo(str(report))
     if failure:
-        raise SystemExit(f"failed: {failure}")
+        click.echo(failure, err=True)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,6 +30,53 @@ def statuses(report: str) -> dict[str, int]:
     return {
         name: int(status) for name, status in re.findall(r"^\| ([^|]+) \| (\d+) \| [\d.]+ s \|", report, re.MULTILINE)
     }
+
+
+def running(word: str) -> list[str]:
+    """The command lines on this machine with that word, of processes that are not over."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            found += [line] if word in line else []
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc to look at processes")
+def test_ended_from_outside_it_leaves_nothing(tmp_path: Path) -> None:
+    """SIGTERM while two processes measure links: their launcher and they end, and every file that is there is whole."""
+    folder = tmp_path / "proof"
+    command = [
+        sys.executable,
+        "-m",
+        "examples.ascend_proof",
+        "-o",
+        str(folder),
+        "--device",
+        "cpu",
+        "--timeout",
+        "47.25",
+    ]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as proof:
+        try:
+            until(lambda: len(running("47.25")) >= 4)  # the proof, the doctor, and its two processes
+        finally:
+            proof.terminate()
+        _, said = proof.communicate(timeout=120)
+    assert proof.returncode == 143
+    assert said.splitlines()[-1] == "ended from outside, during doctor"
+    assert "## It was ended from outside\n\nDuring the step doctor." in (folder / "report.md").read_text()
+    until(lambda: running("47.25") == [])
+    assert sorted(each.name for each in folder.rglob("*")) == ["logs", "report.md"]
+
+
+def until(done: Callable[[], bool]) -> None:
+    """Wait for it; what never comes is a failure of the whole test by its own limit."""
+    for _ in range(2400):
+        if done():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it has not come to that")
 
 
 @pytest.mark.slow
