@@ -464,10 +464,29 @@ def test_the_plugin_in_another_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_vllm
 def test_batches_of_the_scheduler(tmp_path: Path) -> None:
     """In vLLM's own, batch by batch. Planned: the first prompt's chunk is the batch, and what it leaves others fill;
-    prompts longer than planned are as without a plan."""
+    prompts longer than planned are as without a plan. And what vLLM is asked for and is not folded is refused when its
+    configuration is made, before anything is loaded."""
     model = str(write_checkpoint(tmp_path / "llama", MODELS["llama"]))
     sections = [None, {}, {"chunks": [48, 32, 20]}, {"policy": "srpf"}, {"whole_prompts": True}]
-    stock, usual, planned, shortest, whole = batches(tmp_path / "run", model, [100, 30, 50, 130], 64, sections)
+    refused: dict[str, dict[str, Any]] = {
+        "adapters are not loaded by stages": {"enable_lora": True},
+        "drafts are not carried between stages": {
+            "speculative_config": {"method": "ngram", "num_speculative_tokens": 2}
+        },
+        "only generation is folded": {"runner": "pooling"},
+        "stages are not compiled": {"enforce_eager": False},
+        "batches are scheduled in step": {"async_scheduling": True},
+        "prompts are not chunked": {"enable_chunked_prefill": False, "max_num_batched_tokens": 4096},
+        "one pipeline rank has nothing to fold": {"pipeline_parallel_size": 1},
+        "ranks see each other's beats in this machine's memory": {"nnodes": 2},
+        "a chunk is not split over ranks": {"decode_context_parallel_size": 2, "tensor_parallel_size": 2},
+    }
+    made, said = batches(tmp_path / "run", model, [100, 30, 50, 130], 64, sections, [{}, *refused.values()])
+    assert [each.partition("\n")[0] for each in said] == [
+        "it is taken",
+        *(f"--additional-config: cannot fold: {reason}" for reason in refused),
+    ]
+    stock, usual, planned, shortest, whole = made
     assert stock == [{0: 64}, {0: 36, 1: 28}, {1: 2, 2: 50, 3: 12}, {3: 64}, {3: 54}]
     assert usual == stock
     assert planned == [

@@ -85,13 +85,19 @@ def engines(
 
 
 def batches(
-    folder: Path, model: str, prompts: Sequence[int], most: int, sections: Sequence[Mapping[str, Any] | None]
-) -> list[list[dict[int, int]]]:
+    folder: Path,
+    model: str,
+    prompts: Sequence[int],
+    most: int,
+    sections: Sequence[Mapping[str, Any] | None],
+    others: Sequence[Mapping[str, Any]],
+) -> tuple[list[list[dict[int, int]]], list[str]]:
     """For each section of settings, or none at all, the batches that the scheduler makes of prompts of these lengths,
-    all waiting: the tokens of each by prompt. A batch has at most ``most``."""
-    _call(folder, "batches", model, prompts, most, sections)
-    found: list[list[dict[int, int]]] = torch.load(folder / "batches")
-    return found
+    all waiting: the tokens of each by prompt. A batch has at most ``most``. Of each set of ``others``, vLLM's own
+    options, what is said of them where a server is to be folded."""
+    _call(folder, "batches", model, prompts, most, sections, others)
+    made, said = torch.load(folder / "batches")
+    return made, said
 
 
 def transfers(folder: Path, model: str, runs: Sequence[tuple[str, Mapping[str, Any], Sequence[Step]]]) -> list[Any]:
@@ -186,33 +192,54 @@ def run_engines(
 
 
 def run_batches(
-    folder: Path, model: str, prompts: Sequence[int], most: int, sections: Sequence[Mapping[str, Any] | None]
+    folder: Path,
+    model: str,
+    prompts: Sequence[int],
+    most: int,
+    sections: Sequence[Mapping[str, Any] | None],
+    others: Sequence[Mapping[str, Any]],
 ) -> None:
-    torch.save([schedule(model, prompts, most, section) for section in sections], folder / "batches")
+    made = [schedule(model, prompts, most, section) for section in sections]
+    torch.save((made, [refusal(model, each) for each in others]), folder / "batches")
+
+
+def folded_config(model: str, section: Mapping[str, Any] | None, **others: Any) -> Any:
+    """vLLM's configuration of two folded ranks; without a section they are stock."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    usual = {
+        "model": model,
+        "skip_tokenizer_init": True,
+        "max_model_len": 4096,
+        "enable_chunked_prefill": True,
+        "enable_prefix_caching": False,
+        "async_scheduling": False,
+        "enforce_eager": True,
+        "pipeline_parallel_size": 2,
+        "distributed_executor_backend": "mp",
+        "additional_config": {} if section is None else {"virtual_pipeline_parallel_size": 2, "vppc": section},
+    }
+    return EngineArgs(**{**usual, **others}).create_engine_config()
+
+
+def refusal(model: str, others: Mapping[str, Any]) -> str:
+    from vppc.errors import InputError
+
+    try:
+        folded_config(model, {}, **others)
+    except InputError as error:
+        return str(error)
+    return "it is taken"
 
 
 def schedule(model: str, prompts: Sequence[int], most: int, section: Mapping[str, Any] | None) -> list[dict[int, int]]:
     """The batches of the scheduler until all prompts are in; nothing is computed."""
     from vllm import SamplingParams
-    from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
     from vllm.v1.request import Request
     from vllm.v1.structured_output import StructuredOutputManager
 
-    asked = {} if section is None else {"virtual_pipeline_parallel_size": 2, "vppc": section}
-    config = EngineArgs(
-        model=model,
-        skip_tokenizer_init=True,
-        max_model_len=4096,
-        max_num_batched_tokens=most,
-        enable_chunked_prefill=True,
-        enable_prefix_caching=False,
-        async_scheduling=False,
-        enforce_eager=True,
-        pipeline_parallel_size=2,
-        distributed_executor_backend="mp",
-        additional_config=asked,
-    ).create_engine_config()
+    config = folded_config(model, section, max_num_batched_tokens=most)
     spec = FullAttentionSpec(block_size=128, num_kv_heads=1, head_size=32, dtype=torch.float32)
     config.cache_config.num_gpu_blocks = 64
     scheduler = config.scheduler_config.get_scheduler_cls()(
