@@ -48,7 +48,10 @@ class Stage:
             raise InputError("vLLM's model does not take a pipeline", file=own.model_config.model)
         with place.building(own):
             spec = self._runner.get_kv_cache_spec()
-            ((size, page),) = {(layer.block_size, layer.page_size_bytes) for layer in spec.values()}
+            kinds = {(layer.block_size, layer.page_size_bytes) for layer in spec.values()}
+            if len(kinds) > 1:
+                raise InputError("its layers have several kinds of KV cache", file=own.model_config.model)
+            ((size, page),) = kinds
             # vLLM keeps block 0 for padding
             own.cache_config.num_gpu_blocks_override = own.cache_config.num_gpu_blocks = blocks(size, page) + 1
             (cache,) = get_kv_cache_configs(own, [spec], [0])
@@ -152,5 +155,7 @@ class Stage:
 
     def _tokens(self, request: int, start: int, end: int) -> list[int]:
         """Token ids by position; zeros for tokens sampled elsewhere, which only stage 0 would embed."""
-        known = [*self._prompt(request), *self._outputs(request)]
-        return known[start:end] + [0] * (end - max(start, len(known)))
+        prompt = self._prompt(request)
+        made = len(prompt)  # where what has been sampled begins
+        known = prompt[start:end] + self._outputs(request)[max(0, start - made) : max(0, end - made)]
+        return known + [0] * (end - start - len(known))
