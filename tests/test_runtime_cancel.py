@@ -107,7 +107,7 @@ def test_by_a_signal(tmp_path: Path) -> None:
     file = written(schedule, tmp_path / "plan.json")
     index = next(i for i, each in enumerate(schedule.programs[1]) if isinstance(each, Forward) and each.chunk == 1)
     faults = [Fault(1, index, BEFORE, ("say", "pause", "pause", "pause"))]
-    arguments = [file, "--runner", "null", "--timeout", "8"]
+    arguments = [file, "--runner", "null"]
     world = World(tmp_path, 2, faulty, lambda process: (arguments, faults))
     world.wait_for("here", 1)
     world.kill(1, signal.SIGUSR2)
@@ -122,7 +122,7 @@ def test_by_a_signal(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_cancelled(asked: str, message: str, tmp_path: Path) -> None:
     file = written(paper("vpp-packed", (4, 3), 2), tmp_path / "plan.json")
-    arguments = [file, "--runner", "null", "--cancel", asked, "--timeout", "8"]
+    arguments = [file, "--runner", "null", "--cancel", asked]
     ended = World(tmp_path, 2, main, lambda process: (arguments,)).ended()
     assert ended.statuses == [2, 2]
     assert f"vppc-run: --cancel: {message}\n" in ended.err[0]

@@ -123,8 +123,9 @@ def test_a_journal_is_read_as_that_of_a_run(tmp_path: Path) -> None:
     assert journal.schedule.extra["cancelled"] == [1] and journal.schedule.certificate is not None
     assert [len(rank) for rank in journal.ranks] == [2, 2]
     sample = next(index for index, row in enumerate(journal.schedule.programs[0].rows()) if row[0] == SAMPLE)
-    ttft = min(process.ends[sample] for process in journal.ranks[0]) - journal.schedule.requests[0].arrival
-    assert 0.125 < ttft < heard["ttft"] < waited  # 250 tokens through half of the layers, and to be told takes time
+    told = heard["ttft"] + journal.schedule.requests[0].arrival  # when the token was made, by clocks that nearly agree
+    assert any(each.starts[sample] - 1e-3 <= told <= each.ends[sample] + 1e-3 for each in journal.ranks[0])
+    assert 0.25 < heard["ttft"] < waited  # 250 tokens take a rank a quarter of a second
     for program, rank in zip(journal.schedule.programs, journal.ranks, strict=True):
         for process in rank:
             forwards = [index for index, row in enumerate(program.rows()) if row[0] == FORWARD]

@@ -27,7 +27,7 @@ from runtime.__main__ import main
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[1]
-LIMIT = 60.0
+LIMIT = 240.0
 """Seconds after which a world is ended from outside, and the test fails."""
 
 
