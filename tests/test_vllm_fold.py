@@ -26,6 +26,7 @@ from runtime.vllm_plugin.page import Doing, EngineRow, Page, RankRow
 from runtime.vllm_plugin.refusals import refuse
 from runtime.vllm_plugin.settings import FOLDING, Fold, Shadow, read_settings
 from runtime.vllm_plugin.traffic import Traffic
+from runtime.vllm_plugin.whereabouts import Whereabouts
 from vppc.compiler import compile_schedule
 from vppc.costs.document import cost_json
 from vppc.costs.model import CostModel, LayerCost
@@ -336,6 +337,28 @@ def test_a_page(tmp_path: Path) -> None:
     assert list(map(str, rows)) == expected
     with pytest.raises(FileNotFoundError):
         Page(tmp_path / "page", 2)
+
+
+def test_where_ranks_stand(tmp_path: Path) -> None:
+    """And for which requests, while the chunk is in flight."""
+    page = Page(tmp_path / "page", 4, create=True)
+    where = Whereabouts(page, 2)
+    names = {number: Request(f"r{number}", 9) for number in range(6)}
+    for chunk in ([0], [1, 2], [0, 1, 2, 3, 4, 5]):
+        where.enter(Entry(Chunk(tuple(Part(number, 0, 1) for number in chunk)), [], names, [], 0))
+    for process, doing, chunk in ((1, Doing.FORWARD, 0), (2, Doing.RECV, 1), (3, Doing.IDLE, 2)):
+        page.put_rank(process, RankRow(doing, chunk, 3, 1.0, None))
+    said = [
+        "rank 0 (tp rank 0) is alive, before its first chunk",
+        "rank 0 (tp rank 1) is alive, in FORWARD of chunk 0 on stage 3 (request r0)",
+        "rank 1 (tp rank 0) is alive, in RECV of chunk 1 for stage 3 (requests r1, r2)",
+        "rank 1 (tp rank 1) is alive, after FORWARD of chunk 2 on stage 3, waiting for the engine"
+        " (requests r0, r1, r2, r3 and 2 more)",
+    ]
+    assert [where.of(process, "is alive") for process in range(4)] == said
+    where.leave()
+    assert where.of(1, "died") == "rank 0 (tp rank 1) died, in FORWARD of chunk 0 on stage 3"
+    assert where.of(2, "is alive") == said[2]
 
 
 @pytest.mark.parametrize("sizes", [[], [3, 0], [2.5], ["4"], [True]], ids=str)

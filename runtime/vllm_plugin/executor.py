@@ -22,9 +22,10 @@ from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
 from runtime.vllm_plugin.correction import Correction, send_with
 from runtime.vllm_plugin.order import batch_compiler
-from runtime.vllm_plugin.page import EngineRow, Page, RankRow, page_path
+from runtime.vllm_plugin.page import EngineRow, Page, page_path
 from runtime.vllm_plugin.settings import Fold, read_settings
 from runtime.vllm_plugin.traffic import Traffic
+from runtime.vllm_plugin.whereabouts import Whereabouts
 from runtime.vllm_plugin.witness import Witness, limits_of
 from vppc.ir.segment import Segment
 from vppc.serving.batch_order import Leg
@@ -34,8 +35,6 @@ log = init_logger("vllm.vppc")  # a name in whose messages vLLM shows process an
 
 OURS = {"execute_model": "enter", "sample_tokens": "leave"}
 """What workers are called for vLLM's two calls, with a segment."""
-MOST_NAMED = 4
-"""Requests of a chunk, in a message."""
 
 
 class Later(Future[Any]):
@@ -71,8 +70,7 @@ class FoldExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM is not ther
         self.page = Page(page_path(self.vllm_config), self.parallel_config.world_size, create=True)
         self._segment: Segment | None = None  # which goes with vLLM's next call
         self._traffic, self._due = Traffic(), deque[Later]()
-        self._names: dict[int, tuple[str, ...]] = {}  # of the requests in each chunk in flight
-        self._entered = 0  # chunks
+        self._whereabouts = Whereabouts(self.page, self.parallel_config.tensor_parallel_size)
         try:
             super()._init_executor()
             settings = read_settings(self.vllm_config.additional_config)
@@ -111,8 +109,7 @@ class FoldExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM is not ther
                 if leg.leaves is not None:
                     self.ask(leg)
             self._segment = leg.segment
-            self._names[self._entered] = tuple([entry.prompts[part.request].id for part in entry.chunk.parts])
-            self._entered += 1
+            self._whereabouts.enter(entry)
             self.count(1)
         entered = super().execute_model(scheduler_output, non_block=non_block)
         if entry is not None or self.kv_output_aggregator is None:
@@ -149,7 +146,8 @@ class FoldExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM is not ther
         active = before.active + (now - before.since if before.in_flight else 0.0)
         in_flight = before.in_flight + change
         self._flight = EngineRow(in_flight, active, now if in_flight else 0.0)
-        self._names.pop(self._entered - in_flight - 1, None)  # that of the chunk that is through, if one is
+        if change < 0:
+            self._whereabouts.leave()
         if self.page is not None:
             self.page.put_engine(self._flight)
 
@@ -160,39 +158,24 @@ class FoldExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM is not ther
         page, self.page = self.page, None
         if page is not None:
             if getattr(self, "is_failed", False):
-                self._tell(page)
+                self._tell()
             page.remove()
         super().shutdown()
 
     def _end(self, accused: Mapping[int, str]) -> None:
         """Kill the workers that are accused, by number, which neither go on nor would end themselves: then vLLM finds
         that they have died."""
-        page = self.page
-        if page is None:
-            return
-        rows = page.ranks()
         for number, what in accused.items():
-            log.error("%s %s, %s", self._name(number), what, self._where(rows[number]))
+            log.error("%s", self._whereabouts.of(number, what))
         for number in accused:
             self.workers[number].proc.kill()
 
-    def _tell(self, page: Page) -> None:
+    def _tell(self) -> None:
         processes = [worker.proc for worker in self.workers]
         died = wait([process.sentinel for process in processes], timeout=0.0)
-        for number, (process, row) in enumerate(zip(processes, page.ranks(), strict=True)):
+        for number, process in enumerate(processes):
             dead = process.sentinel in died
             if dead:
                 process.join(1.0)  # it is seen to be dead a little before its exit code is
             what = f"died (exit code {process.exitcode})" if dead else "is alive"
-            log.error("%s %s, %s", self._name(number), what, self._where(row))
-
-    def _name(self, number: int) -> str:
-        tp = self.parallel_config.tensor_parallel_size
-        return f"rank {number // tp}" + (f" (tp rank {number % tp})" if tp > 1 else "")
-
-    def _where(self, row: RankRow) -> str:
-        names = self._names.get(row.chunk, ())
-        if not names:
-            return str(row)
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        return f"{row} (request{'s' if len(names) > 1 else ''} {', '.join(names[:MOST_NAMED])}{more})"
+            log.error("%s", self._whereabouts.of(number, what))
