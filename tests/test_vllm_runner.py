@@ -56,6 +56,11 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen3": {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], **SMALL, "tie_word_embeddings": True},
     "qwen3-moe": {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], **SMALL, **EXPERTS},
 }
+SLIDING = {
+    "layer_types": [("full_attention", "sliding_attention")[layer % 2] for layer in range(LAYERS)],
+    "sliding_window": 64,
+}
+"""Every second layer has a window, and so a KV cache of another kind."""
 CHOICES = pairwise(
     {
         "pp": FACTORS["pp"],
@@ -220,6 +225,8 @@ def test_what_it_does_not_run(models: Mapping[str, str], tmp_path: Path) -> None
         tmp_path / "long.json",
     )
     llama = models["llama"]
+    mixed = write_checkpoint(tmp_path / "mixed", MODELS["llama"])
+    (mixed / "config.json").write_text(json.dumps({**MODELS["llama"], **SLIDING}))
     asked = {
         (written(plan, tmp_path / "plan.json"),): "--runner vllm: needs a checkpoint\n  hint: --model DIR",
         (str(tmp_path / "plan.json"), "--model", str(tmp_path)): f"{tmp_path}: is no checkpoint folder",
@@ -227,6 +234,7 @@ def test_what_it_does_not_run(models: Mapping[str, str], tmp_path: Path) -> None
         (carrying, "--model", llama): "the schedule's payload is {'hidden_states': [128]}, and vLLM's model carries "
         "{'hidden_states': [64], 'residual': [64]}",
         (long, "--model", llama): f"{llama}: vLLM does not take it: ",
+        (str(tmp_path / "plan.json"), "--model", str(mixed)): f"{mixed}: its layers have several kinds of KV cache",
     }
     for (status, written_to), message in zip(
         fail(tmp_path / "run", list(map(list, asked))), asked.values(), strict=True

@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from random import Random
@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import pytest
-from test_vllm_runner import LAYERS, MODELS, needs_vllm, write_checkpoint
+from test_vllm_runner import LAYERS, MODELS, SLIDING, needs_vllm, write_checkpoint
 from vllm_runs import ENVIRONMENT, ROOT, TOKENS
 from worlds import eventually, free_port
 
@@ -27,7 +27,9 @@ from vppc.costs.model import CostModel, LayerCost
 
 pytestmark = needs_vllm
 START = 300.0
-"""Seconds until a server must be up; alone on a machine it takes a twentieth of that."""
+"""Seconds until a server must be up; alone on a machine it takes a tenth of that."""
+RANKS = 4
+"""Of the folded server: eight stages of 2 layers, one of 3."""
 
 
 class Server(NamedTuple):
@@ -68,6 +70,11 @@ class Server(NamedTuple):
         with closing(self.ask(prompt, 1000, stream=True)):
             time.sleep(0.05)
 
+    def asked(self, prompt: list[int], tokens: int) -> int:
+        """The status of an answer."""
+        with closing(self.ask(prompt, tokens)) as connection:
+            return connection.getresponse().status
+
     def healthy(self) -> bool:
         with closing(HTTPConnection("127.0.0.1", self.port, timeout=5.0)) as connection:
             try:
@@ -92,22 +99,23 @@ class Server(NamedTuple):
         return {name: float(number) for name, _, number in shown}
 
     def workers(self) -> list[int]:
-        """The processes of its ranks."""
-        found, families = [], {self.process.pid}
-        for folder in sorted(Path("/proc").glob("[0-9]*"), key=lambda folder: int(folder.name)):
-            try:
-                name, _, rest = (folder / "stat").read_text().partition("(")[2].rpartition(")")
-            except OSError:
-                continue
-            if int(rest.split()[1]) in families:
-                families.add(int(folder.name))
-                found += [int(folder.name)] if name.startswith("VLLM::Worker") else []
-        return found
+        """The processes of its ranks, in their order."""
+        parents, titles = {}, {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it ended in this moment
+                parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                titles[int(folder.name)] = (folder / "cmdline").read_text()
+        family = {self.process.pid}
+        while grown := {each for each, parent in parents.items() if parent in family} - family:
+            family |= grown
+        return sorted((each for each in family if "VLLM::Worker" in titles.get(each, "")), key=titles.__getitem__)
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_checkpoint(tmp_path_factory.mktemp("model"), MODELS["llama"]))
+    folder = write_checkpoint(tmp_path_factory.mktemp("model"), MODELS["llama"])
+    (folder / "config.json").write_text(json.dumps({**MODELS["llama"], **SLIDING}))
+    return str(folder)
 
 
 @contextmanager
@@ -151,12 +159,15 @@ def test_a_server_with_and_without_the_flag(checkpoint: str, tmp_path: Path) -> 
     assert all(tokens == streamed and len(tokens) == TOKENS for tokens, streamed in answers)
     cost = CostModel((LayerCost(LAYERS, per_token=1e-5),))
     (tmp_path / "cost.json").write_text(json.dumps(cost_json(cost)))
-    section = {"chunks": [100, 80, 60, 60], "costs": str(tmp_path / "cost.json")}
+    section = {"chunks": [100, 80, 60, 60], "costs": str(tmp_path / "cost.json"), "silence": 8}
     flag = json.dumps({"virtual_pipeline_parallel_size": 2, "vppc": section})
-    with serving(checkpoint, tmp_path / "folded", "-pp", "2", "--additional-config", flag) as folded:
+    options = ["-pp", str(RANKS), "--additional-config", flag, "--max-num-seqs", "32"]
+    options += ["--middleware", f"runtime.vllm_plugin.waiting.AtMost{50 - 32}"]
+    with serving(checkpoint, tmp_path / "folded", *options) as folded:
         assert folded.openai(prompts) == answers
         answers_everybody(folded, prompts, [tokens for tokens, _ in answers])
         shows_what_it_did(folded)
+        refuses_who_is_too_many(folded)
         ends_with_its_workers(folded)
 
 
@@ -165,7 +176,7 @@ def shows_what_it_did(server: Server) -> None:
     eventually(lambda: server.metrics()["vppc_chunks_in_flight"] == 0.0 or None)
     shown = server.metrics()
     active = shown["vppc_active_seconds_total"]
-    for rank in ("0", "1"):
+    for rank in map(str, range(RANKS)):
         busy = shown[f'vppc_rank_busy_seconds_total{{rank="{rank}"}}']
         assert 0.0 < busy < active
         assert shown[f'vppc_rank_bubble_ratio{{rank="{rank}"}}'] == pytest.approx(1.0 - busy / active)
@@ -196,16 +207,34 @@ def answers_everybody(server: Server, prompts: list[list[int]], expected: list[l
     assert server.complete(prompts[0]) == expected[0]
 
 
+def refuses_who_is_too_many(server: Server) -> None:
+    """50 are open, and wait for their tokens: the next one is told at once, and let in when they have gone."""
+    with ExitStack() as clients:
+        for _ in range(50):
+            response = clients.enter_context(closing(server.ask([1, 2, 3], 1900, stream=True))).getresponse()
+            assert response.status == 200
+        with closing(server.ask([1, 2, 3], 1)) as refused:
+            answer = refused.getresponse()
+            assert (answer.status, answer.getheader("Retry-After")) == (503, "1")
+            assert json.loads(answer.read())["error"]["message"] == "18 requests wait, and 18 may"
+    eventually(lambda: server.asked([1, 2, 3], 1) == 200 or None)
+
+
 def ends_with_its_workers(server: Server) -> None:
-    """One is killed: the server ends, as vLLM's does, and so does who waits for it."""
+    """One is stopped: the others notice, and end the server, as when it had died, and who waits for it."""
     with closing(server.ask([1, 2, 3], 1900, stream=True)) as connection, connection.getresponse() as response:
         response.readline()
-        os.kill(server.workers()[-1], signal.SIGKILL)
+        workers = server.workers()
+        assert len(workers) == RANKS
+        os.kill(workers[2], signal.SIGSTOP)
         assert '"code": 500' in response.read().decode()
     eventually(lambda: server.process.poll() is not None or None)
-    eventually(lambda: not server.workers() or None)
+    eventually(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers) or None)
     log = server.log.read_text()
-    where = r"(in (RECV of chunk \d+ for|(FORWARD|SEND) of chunk \d+ on)|after FORWARD of chunk \d+ on) stage "
-    assert re.search(rf"rank 1 died \(exit code -9\), {where}[12]\b", log), log
-    assert re.search(r"rank 0 (is alive|died \(exit code -?\d+\)), .* of chunk \d+ (on|for) stage [03]\b", log), log
+    where = r"(in (RECV of chunk \d+ for|(FORWARD|SEND) of chunk \d+ on)|after FORWARD of chunk \d+ on) stage [25]\b"
+    assert re.search(rf"rank 2 has given no sign of life for 8 s, {where}.*cmpl-", log), log
+    assert re.search(rf"rank 2 died \(exit code -9\), {where}", log), log
+    for rank in (0, 1, 3):
+        other = rf"rank {rank} (is alive|died \(exit code -?\d+\)), .* of chunk \d+ (on|for) stage [{rank}{7 - rank}]\b"
+        assert re.search(other, log), log
     assert not list(server.log.parent.glob("vppc-*"))
