@@ -1,31 +1,39 @@
 """What folding and tuned chunks gain on vLLM on this machine, beside what the simulator predicts.
 
-    python -m benchmarks.vllm_gain [--tokens N] [--rounds R] [--prompts K]
+    python -m benchmarks.vllm_gain [--tokens N] [--rounds R] [--costs FILE]
 
 Two workers with a thread each; one prompt at a time, of many chunks, in which attention dominates. First stock vLLM, in
-shadow mode, and our own loop compute prompts in chunks of many sizes, and costs are fitted. By these costs cpp and
-vpp-async get their best fixed chunk, and a V is tuned. Then, round after round and in turn: stock vLLM with two
-pipeline ranks at cpp's chunk, the folded engine under vpp, vpp-async and with the tuned layers and chunks, and in our
-own loop (``--runner vllm``: the same model runners, without vLLM's engine) cpp, vpp-async and the tuned schedule. Each
-answers a prompt for practice and K that count. Printed are the medians of the times to the first token, and of the
-makespans in our loop, each beside the simulator's.
+shadow mode, and our own loop compute prompts in chunks of many sizes, and costs are fitted; or they are read, where
+FILE is there from an earlier run. By these costs cpp and vpp-async get their best fixed chunk, and a V is tuned.
+Then take turns: stock vLLM with two pipeline ranks and the folded engine under vpp-async, at the best fixed chunk of
+each, and the folded engine with the tuned layers and chunks; then the first two with eight chunks a prompt; then, in
+our own loop (``--runner vllm``: the same model runners, without vLLM's engine), cpp, vpp-async and the tuned schedule.
+All of a turn are started, answer a prompt for practice, and then one each a round, since the speed of a machine that
+others share changes within minutes. Printed are the medians of the times to the first token, and of the makespans in
+our loop, beside the simulator's, and the median of the gains, each over what the first of the turn took in the same
+round.
 
-It needs .venv-vllm (scripts/vllm-venv), and some 25 seconds for each engine. The model has random weights.
+It needs .venv-vllm (scripts/vllm-venv), 6 GB for 12 processes, and some 25 seconds for each engine. The model has
+random weights.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import random
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -46,50 +54,60 @@ MODEL: dict[str, Any] = {
     "rms_norm_eps": 1e-5,
     "rope_theta": 10000.0,
 }
+SECONDS = "seconds "
+"""What a line with an answer begins with."""
 LEAST_CHUNKS = 8
 """The fixed chunks that are tried, and the tuned ones, make so many of a prompt."""
 
 
+PAUSE = 1.2
+"""Seconds between two prompts: after a message vLLM's processes look for the next without rest, one second long."""
+
+
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """``plan`` of the plans is what it follows; an engine has an additional config, our own loop has none."""
+    """``plan`` of the plans is what it follows, and it is compared with ``base``; an engine has an additional config,
+    our own loop has none."""
 
     name: str
     plan: str
+    base: str
     additional: Mapping[str, Any] | None
 
 
 def main() -> None:
     arguments = parsed()
     if arguments.engine is not None:
-        return print(json.dumps(engine(json.loads(arguments.engine))))
+        return engine(json.loads(arguments.engine))
     if arguments.loop is not None:
         return loop(json.loads(arguments.loop))
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         model = written_model(folder / "model")
-        cost = calibrated(folder, model, arguments.tokens)
+        costs = arguments.costs or folder / "cost.json"
+        if not costs.exists():
+            write_costs(calibrated(folder, model, arguments.tokens), costs)
+        cost = read_costs(costs)
         plans = planned(cost, arguments.tokens)
         files = {name: plan_file(plan, folder / f"{name}.json") for name, plan in plans.items()}
-        measured: dict[str, list[float]] = {each.name: [] for each in contestants(plans, files, folder)}
-        for number in range(arguments.rounds):
-            for each in contestants(plans, files, folder):
-                if each.additional is not None:
-                    prompts, budget = [arguments.tokens] * (arguments.prompts + 1), largest(plans[each.plan])
-                    job = {"model": model, "prompts": prompts, "budget": budget, "additional": each.additional}
-                    seconds = started("--engine", job)
-                else:
-                    plan = files[each.plan]
-                    journal = str(folder / f"{each.plan}-{number}")
-                    seconds = started(
-                        "--loop", {"model": model, "plan": plan, "runs": arguments.prompts, "to": journal}
-                    )
-                measured[each.name] += seconds
-                print(f"round {number}, {each.name}: {', '.join(f'{s:.3f}' for s in seconds)} s", flush=True)
-        print(shown(cost, plans, contestants(plans, files, folder), measured, arguments.tokens))
+        ran = contestants(plans, files, folder, str(costs))
+        measured: dict[str, list[float]] = {each.name: [] for each in ran}
+        for _, group in groupby(ran, lambda each: each.base):
+            with ExitStack() as stack:
+                running = {}
+                for each in group:
+                    running[each.name] = stack.enter_context(Running(each, plans, files, model, folder))
+                    running[each.name].answer(arguments.tokens)
+                for number in range(arguments.rounds):
+                    for name, one in running.items():
+                        time.sleep(PAUSE)
+                        measured[name].append(one.answer(arguments.tokens))
+                    took = ", ".join(f"{name} {measured[name][-1]:.3f} s" for name in running)
+                    print(f"round {number}: {took}", flush=True)
+        print(shown(cost, plans, ran, measured, arguments.tokens))
 
 
-def contestants(plans: Mapping[str, Any], files: Mapping[str, str], folder: Path) -> list[Contestant]:
+def contestants(plans: Mapping[str, Any], files: Mapping[str, str], folder: Path, costs: str) -> list[Contestant]:
     """Stock vLLM, the folded engine and our loop, in the order in which they take turns.
 
     Stock is in shadow mode: without, vLLM 0.28.0 runs no pipeline on CPUs in eager mode (docs/vllm.md).
@@ -98,17 +116,62 @@ def contestants(plans: Mapping[str, Any], files: Mapping[str, str], folder: Path
     ranges = [[list(tuned.stages[rank].layers), list(tuned.stages[3 - rank].layers)] for rank in (0, 1)]
 
     def fold(**section: Any) -> dict[str, Any]:
-        return {"virtual_pipeline_parallel_size": 2, "vppc": section}
+        return {"virtual_pipeline_parallel_size": 2, "vppc": {"costs": costs, **section}}
 
+    stock, few, loop = "stock vLLM", f"stock vLLM, {LEAST_CHUNKS} chunks", "our loop, cpp"
     return [
-        Contestant("stock vLLM", "cpp", shadow(folder / "stock")),
-        Contestant("folded, vpp", "vpp", fold(strategy="vpp")),
-        Contestant("folded, vpp-async", "vpp-async", fold(strategy="vpp-async")),
-        Contestant("folded, tuned", "tuned", {**fold(chunks=files["tuned"]), "vpp_layer_ranges": ranges}),
-        Contestant("our loop, cpp", "cpp", None),
-        Contestant("our loop, vpp-async", "vpp-async", None),
-        Contestant("our loop, tuned", "tuned", None),
+        Contestant(stock, "cpp", stock, shadow(folder / "stock")),
+        Contestant("folded, vpp-async", "vpp-async", stock, fold()),
+        Contestant("folded, tuned", "tuned", stock, {**fold(chunks=files["tuned"]), "vpp_layer_ranges": ranges}),
+        Contestant(few, "cpp, few", few, shadow(folder / "few")),
+        Contestant(f"folded, vpp-async, {LEAST_CHUNKS} chunks", "vpp-async, few", few, fold()),
+        Contestant(loop, "cpp", loop, None),
+        Contestant("our loop, vpp-async", "vpp-async", loop, None),
+        Contestant("our loop, tuned", "tuned", loop, None),
     ]
+
+
+class Running:
+    """One that has started, and answers a prompt when it is asked; a context manager."""
+
+    def __init__(
+        self, each: Contestant, plans: Mapping[str, Any], files: Mapping[str, str], model: str, folder: Path
+    ) -> None:
+        job: dict[str, Any]
+        if each.additional is None:
+            what = "--loop"
+            job = {"model": model, "plan": files[each.plan], "to": str(folder / f"runs-{each.plan}")}
+        else:
+            plan = plans[each.plan]
+            prompts = [plan.requests[0].prompt_tokens]
+            job = {"model": model, "prompts": prompts, "budget": largest(plan), "additional": each.additional}
+            what = "--engine"
+        self._log = (folder / f"{each.name}.log").open("w+")
+        self._process = subprocess.Popen(
+            **_process(what, job), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log
+        )
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
+        self._log.close()
+
+    def answer(self, tokens: int) -> float:
+        """The seconds of a prompt."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(f"{tokens}\n")
+            self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.startswith(SECONDS):
+                return float(line.removeprefix(SECONDS))
+        self._log.seek(0)
+        sys.exit(self._log.read())
 
 
 def shadow(journal: Path) -> dict[str, Any]:
@@ -158,7 +221,7 @@ def calibrated(folder: Path, model: str, tokens: int) -> Any:
 
 
 def planned(cost: Any, tokens: int) -> dict[str, Any]:
-    """By these costs cpp and vpp-async at their best fixed chunk, vpp at that of vpp-async, and a tuned V."""
+    """By these costs cpp and vpp-async at their best fixed chunk and at the largest, and a tuned V."""
     from vppc.analysis.report import predict
     from vppc.compiler import compile_schedule
     from vppc.ir.schedule import Model, Request
@@ -181,10 +244,24 @@ def planned(cost: Any, tokens: int) -> dict[str, Any]:
     task = Task(requests=prompts, cost=cost, model=layers, pp=2, placement="v", vp=2, limits=limits)
     return {
         "cpp": fixed("cpp", best["cpp"]),
-        "vpp": fixed("vpp", best["vpp-async"]),
         "vpp-async": fixed("vpp-async", best["vpp-async"]),
+        "cpp, few": fixed("cpp", sizes[0]),
+        "vpp-async, few": fixed("vpp-async", sizes[0]),
         "tuned": tune(task)[0].schedule,
     }
+
+
+def write_costs(cost: Any, file: Path) -> None:
+    from vppc.costs.document import cost_json
+    from vppc.files import write_text
+
+    write_text(str(file), json.dumps(cost_json(cost), indent=1))
+
+
+def read_costs(file: Path) -> Any:
+    from vppc.costs.document import read_cost
+
+    return read_cost(str(file))
 
 
 def plan_file(plan: Any, file: Path) -> str:
@@ -209,24 +286,22 @@ def shown(
     from vppc.render.tables import table
 
     rows = []
-    stock: tuple[float, float] | None = None
-    loop: tuple[float, float] | None = None
+    predicted = {each.name: predict(plans[each.plan], cost).makespan for each in ran}
     for each in ran:
         plan, seconds = plans[each.plan], measured[each.name]
-        times = statistics.median(seconds), predict(plan, cost).makespan
-        if each.additional is None:
-            base = loop = loop or times
-        else:
-            base = stock = stock or times
+        gains = sorted(base / own - 1.0 for base, own in zip(measured[each.base], seconds, strict=True))
         sizes = [sum(part.tokens for part in chunk.parts) for chunk in plan.chunks]
         chunks = f"{len(sizes)} of {sizes[0]}" if len(set(sizes[:-1])) == 1 else " ".join(map(str, sizes))
-        spread = f"{min(seconds):.3f} .. {max(seconds):.3f}"
-        gains = (f"{base[0] / times[0] - 1:+.1%}", f"{base[1] / times[1] - 1:+.1%}")
-        rows.append([each.name, f"{times[0]:.3f} s", spread, gains[0], f"{times[1]:.3f} s", gains[1], chunks])
+        middle = (
+            f"{statistics.median(gains):+.1%}",
+            f"{gains[len(gains) // 4]:+.1%} .. {gains[-1 - len(gains) // 4]:+.1%}",
+        )
+        expected = f"{predicted[each.name]:.3f} s", f"{predicted[each.base] / predicted[each.name] - 1:+.1%}"
+        rows.append([each.name, f"{statistics.median(seconds):.3f} s", *middle, *expected, chunks])
     attention = sum(layer.count * layer.per_pair for layer in cost.layers) * pairs(tokens, 0)
     rest = sum(layer.count * layer.per_token for layer in cost.layers) * tokens
     ranges = ", ".join(f"{end - start}" for start, end in (stage.layers for stage in plans["tuned"].stages))
-    headers = ["", "measured", "from .. to", "gain", "predicted", "gain", "chunks"]
+    headers = ["", "measured", "gain", "half of them", "predicted", "gain", "chunks"]
     part = attention / (attention + rest)
     return (
         f"\n{table(headers, rows)}\na FORWARD takes {1000 * cost.launch:.1f} ms beside its layers; attention takes "
@@ -235,26 +310,30 @@ def shown(
 
 
 def started(what: str, job: dict[str, Any]) -> list[float]:
-    """What a process of vLLM's environment prints for the job: seconds."""
+    """The seconds of all prompts of the job but the first, one after another; in our loop of so many runs."""
+    asked = job["prompts"] if "prompts" in job else [0] * (job["runs"] + 1)
+    done = subprocess.run(**_process(what, job), input="".join(f"{tokens}\n" for tokens in asked), capture_output=True)
+    if done.returncode:
+        sys.exit(done.stderr)
+    lines = [line for line in done.stdout.splitlines() if line.startswith(SECONDS)]
+    return [float(line.removeprefix(SECONDS)) for line in lines][1:]
+
+
+def _process(what: str, job: dict[str, Any]) -> dict[str, Any]:
+    """A process of vLLM's environment, in the words of ``subprocess``."""
     quiet = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     cpus = sorted(os.sched_getaffinity(0))
     bound = f"{cpus[0]}|{cpus[1 % len(cpus)]}"
-    command = [str(PYTHON), "-m", "benchmarks.vllm_gain", what, json.dumps(job)]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **quiet, "VLLM_CPU_OMP_THREADS_BIND": bound, "VLLM_CPU_KVCACHE_SPACE": "2"},
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        sys.exit(done.stderr)
-    found: list[float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return {
+        "args": [str(PYTHON), "-m", "benchmarks.vllm_gain", what, json.dumps(job)],
+        "cwd": ROOT,
+        "env": {**os.environ, **quiet, "VLLM_CPU_OMP_THREADS_BIND": bound, "VLLM_CPU_KVCACHE_SPACE": "1"},
+        "text": True,
+    }
 
 
-def engine(job: dict[str, Any]) -> list[float]:
-    """Start an engine; the seconds of all prompts but the first, one after another."""
+def engine(job: dict[str, Any]) -> None:
+    """Start an engine; for each line with a number of tokens print the seconds that such a prompt takes."""
     from vllm import LLM, SamplingParams
 
     llm = LLM(
@@ -265,50 +344,63 @@ def engine(job: dict[str, Any]) -> list[float]:
         max_model_len=max(job["prompts"]) + 16,
         max_num_batched_tokens=job["budget"],
         enable_prefix_caching=False,
+        num_gpu_blocks_override=max(job["prompts"]) // 64,  # of 128 tokens: twice what it takes
         pipeline_parallel_size=2,
         distributed_executor_backend="mp",
         additional_config=job["additional"],
     )
     sampling = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True, detokenize=False)
     draw = random.Random(0)
-    seconds = []
-    for tokens in job["prompts"]:
-        prompt = [draw.randrange(MODEL["vocab_size"]) for _ in range(tokens)]
+    for line in sys.stdin:
+        prompt = [draw.randrange(MODEL["vocab_size"]) for _ in range(int(line))]
         start = time.perf_counter()
         llm.generate([{"prompt_token_ids": prompt}], sampling, use_tqdm=False)
-        seconds.append(time.perf_counter() - start)
-    return seconds[1:]
+        print(f"{SECONDS}{time.perf_counter() - start}", flush=True)
 
 
 def loop(job: dict[str, Any]) -> None:
-    """Run a schedule on vLLM's model runners in our own loop; print the makespans of all runs but the first."""
+    """For each line run a schedule on vLLM's model runners in our own loop, and print the makespan."""
     from benchmarks.launch import launch
     from vppc.profiles.journal import read_journal
     from vppc.profiles.measured import timing_of
 
-    journals = launch(2, run, job["plan"], job["model"], job["runs"] + 1, job["to"])[0]
-    timings = [timing_of(read_journal(journal)) for journal in journals[1:]]
-    print(json.dumps([max(map(max, timing.ends)) - min(map(min, timing.starts)) for timing in timings]))
+    context = multiprocessing.get_context("spawn")
+    asked, ran = [context.SimpleQueue() for _ in range(2)], context.SimpleQueue()
+    ranks = threading.Thread(target=launch, args=(2, run, job["plan"], job["model"], job["to"], asked, ran))
+    ranks.start()
+    for number, _ in enumerate(sys.stdin):
+        for queue in asked:
+            queue.put(number)
+        while ran.empty():
+            if not ranks.is_alive():
+                sys.exit(1)  # and they have said why
+            time.sleep(0.01)
+        timing = timing_of(read_journal(ran.get()))
+        print(f"{SECONDS}{max(map(max, timing.ends)) - min(map(min, timing.starts))}", flush=True)
+    for queue in asked:
+        queue.put(None)
+    ranks.join()
 
 
-def run(plan: str, model: str, runs: int, to: str) -> list[str]:
-    """A process of :func:`loop`: its journals' folders."""
+def run(plan: str, model: str, to: str, asked: Any, ran: Any) -> None:
+    """A process of :func:`loop`; the last to be through says where the journal is."""
     from runtime.arguments import parse
     from runtime.session import Session
 
     usual = [plan, "--runner", "vllm", "--model", model, "--timeout", "300"]
-    journals = [f"{to}-{number}" for number in range(runs)]
+    rank = int(os.environ["RANK"])
     with Session(parse(usual)) as session:
-        for journal in journals:
-            session.run(parse([*usual, "--journal", journal]))
-    return journals
+        for number in iter(asked[rank].get, None):
+            session.run(parse([*usual, "--journal", f"{to}-{number}"]))
+            if rank == 0:
+                ran.put(f"{to}-{number}")
 
 
 def parsed(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=16384, help="of a prompt (default: 16384)")
-    parser.add_argument("--rounds", type=int, default=3, help="(default: 3)")
-    parser.add_argument("--prompts", type=int, default=4, help="that count, of each a round (default: 4)")
+    parser.add_argument("--rounds", type=int, default=8, help="(default: 8)")
+    parser.add_argument("--costs", type=Path, help="read from there, or written to it")
     parser.add_argument("--engine", help=argparse.SUPPRESS)
     parser.add_argument("--loop", help=argparse.SUPPRESS)
     return parser.parse_args(given)

@@ -99,10 +99,12 @@ class Stages:
                 self._ended.append(made)
 
     def _execute(self, stage: int, batch: Any, inputs: IntermediateTensors | None) -> Any:
-        """A model runner changes the batch that it is given, so it gets its own; the KV connector's part is one's."""
-        shared = batch.kv_connector_metadata
+        """A model runner changes the batch that it is given, so it gets its own. One's are the KV connector's part and
+        the prompts, which nobody changes: to copy them would take milliseconds."""
+        shared = (batch.kv_connector_metadata, *(new.prompt_token_ids for new in batch.scheduled_new_reqs))
+        own = copy.deepcopy(batch, {id(each): each for each in shared})
         with self._places[stage].here():
-            return self._runners[stage].execute_model(copy.deepcopy(batch, {id(shared): shared}), inputs)
+            return self._runners[stage].execute_model(own, inputs)
 
     def _whole(self, batch: Any, inputs: Buffer) -> IntermediateTensors:
         rows = self.rows(batch.total_num_scheduled_tokens)
