@@ -39,6 +39,7 @@ SMALL = {
 ENDING = 30.0
 """Seconds that a step has to end its processes when the proof is ended from outside."""
 STRATEGIES = ("cpp", "vpp", "vpp-async")
+QUICK = ("cpp", "vpp-async")
 CRITICAL = {"cpp": 1, "dcpp": 1, "vpp-async": 0}
 """The rank of which the paper's tables are, of two."""
 
@@ -49,7 +50,7 @@ class Setup:
 
     ``tokens`` are those of the longest prompt of the small model, ``max_bytes`` those of the largest transfer measured,
     None for the self-test's own. ``model`` is a checkpoint to run on vLLM's stages, None for none, in ``dtype``, with
-    prompts of ``model_tokens`` at most.
+    prompts of ``model_tokens`` at most. ``quick`` leaves out what costs are for.
     """
 
     folder: Path
@@ -62,6 +63,7 @@ class Setup:
     model: Path | None
     model_tokens: int
     dtype: str
+    quick: bool = False
 
     @property
     def small_tp(self) -> int:
@@ -185,29 +187,40 @@ def prove(proof: Proof) -> Iterator[str]:
     guess = s.folder / "guess.json"
     guess.write_text(json.dumps(SMALL), encoding="utf-8")
     prompts = ["--tokens", s.tokens, "--tokens", s.tokens // 2]
-    plans = {name: s.folder / f"{name}.json" for name in STRATEGIES}
+    plans = {name: s.folder / f"{name}.json" for name in (QUICK if s.quick else STRATEGIES)}
     for name, plan in plans.items():
         how = ["--strategy", name, "--chunk-size", s.tokens // 6, "--cost", guess]
         proof.vppc(f"compile {name}", "compile", "--pp", s.pp, *prompts, *how, "-o", plan)
     expected = proof.tokens("tokens on the CPU", plans["cpp"], "cpu", s.small_tp)
     runs = {name: proof.run(name, plan, s.small_tp) for name, plan in plans.items()}
-    fitted, tuned = s.folder / "measured.json", s.folder / "tuned.json"
-    journals = [s.folder / f"journal-{name}" for name in STRATEGIES]
-    # a machine that does other things may have times that fit nothing: that is said, and nothing is tuned
-    calibrated = proof.vppc("calibrate", "calibrate", *journals, "--base", guess, "-o", fitted, needed=False)
-    predicted: dict[str, float] = {}
-    if not calibrated.status:
-        limits = ["--placement", "v", "--vp", 2, "--effort", 0.5]
-        proof.vppc("tune", "tune", "--pp", s.pp, *prompts, "--cost", fitted, *limits, "-o", tuned)
-        plans["tuned"], runs["tuned"] = tuned, proof.run("tuned", tuned, s.small_tp)
-        predicted = {name: proof.priced(name, plan, fitted)["makespan"] for name, plan in plans.items()}
-    yield runs_section(expected, runs, predicted)
-    yield paper_section(proof, links)
+    if s.quick:
+        yield runs_section(expected, runs, None)
+    else:
+        yield runs_section(expected, runs, tune(proof, guess, prompts, plans, runs))
+        yield paper_section(proof, links)
     wrong = [name for name, run in runs.items() if run.tokens != expected]
     if wrong:
         raise Failed(f"the tokens of {', '.join(wrong)} on {s.device} are not those on the CPU")
     if s.model is not None:
         yield from prove_stages(proof, s.model)
+
+
+def tune(
+    proof: Proof, guess: Path, prompts: Sequence[object], plans: dict[str, Path], runs: dict[str, Run]
+) -> dict[str, float]:
+    """Fit costs to the runs, tune a plan with them, and run that, too, which goes to the others. What all of them were
+    predicted to take, in seconds; nothing where the times fit no costs. Raises Failed."""
+    s = proof.setup
+    fitted, tuned = s.folder / "measured.json", s.folder / "tuned.json"
+    journals = [s.folder / f"journal-{name}" for name in STRATEGIES]
+    # a machine that does other things may have times that fit nothing: that is said, and nothing is tuned
+    calibrated = proof.vppc("calibrate", "calibrate", *journals, "--base", guess, "-o", fitted, needed=False)
+    if calibrated.status:
+        return {}
+    limits = ["--placement", "v", "--vp", 2, "--effort", 0.5]
+    proof.vppc("tune", "tune", "--pp", s.pp, *prompts, "--cost", fitted, *limits, "-o", tuned)
+    plans["tuned"], runs["tuned"] = tuned, proof.run("tuned", tuned, s.small_tp)
+    return {name: proof.priced(name, plan, fitted)["makespan"] for name, plan in plans.items()}
 
 
 def prove_stages(proof: Proof, model: Path) -> Iterator[str]:
@@ -265,13 +278,13 @@ def links_section(doctor: dict[str, Any]) -> str:
     return "\n".join(["## Machine and links", "", *lines, *(f"* **problem**: {each}" for each in settings)])
 
 
-def runs_section(expected: list[str], runs: dict[str, Run], predicted: dict[str, float]) -> str:
-    """The runs of the small model: tokens, times, bubbles."""
+def runs_section(expected: list[str], runs: dict[str, Run], predicted: dict[str, float] | None) -> str:
+    """The runs of the small model: tokens, times, bubbles; ``predicted`` is None where nothing was to be."""
     rows = [
         [
             name,
             f"{' '.join(run.tokens)} ({'equal' if run.tokens == expected else '**not equal**'})",
-            f"{predicted[name]:.4g} s" if name in predicted else "",
+            f"{predicted[name]:.4g} s" if predicted and name in predicted else "",
             f"{run.profile['makespan']:.4g} s",
             run.bubbles,
         ]
@@ -281,7 +294,7 @@ def runs_section(expected: list[str], runs: dict[str, Run], predicted: dict[str,
     said = f"On the CPU the straight pipeline's first tokens are {' '.join(expected)}."
     if predicted:
         said += " Predicted is with the costs that were fitted to the first three runs; `tuned` was not among them."
-    else:
+    elif predicted is not None:
         said += " The times of these runs fit no cost file (logs, `calibrate`), so nothing was predicted or tuned."
     return f"## The small model on the device\n\n{said}\n\n{table(headers, rows)}"
 
@@ -344,6 +357,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 @click.option("--model", type=click.Path(path_type=Path), help="A checkpoint folder to run on vLLM's stages, too.")
 @click.option("--model-tokens", type=click.IntRange(12), default=49152, show_default=True, help="Of its longer prompt.")
 @click.option("--dtype", default="bfloat16", show_default=True, help="Of that checkpoint.")
+@click.option("--quick", is_flag=True, help="Only the links and two plans: whether it runs, and right.")
 @click.option("--timeout", type=click.FloatRange(0.5), default=60.0, show_default=True, help="Seconds to a fault.")
 def command(output: Path, **options: Any) -> None:
     """Prove vppc's runtime on this machine, and write OUTPUT/report.md.

@@ -80,9 +80,26 @@ def until(done: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
+def test_on_pretended_npus_it_goes_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their tokens are held against those of CPUs, as those of real ones; the quick way."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "standins"))
+    monkeypatch.setenv("STANDIN_TENSORS", "cpu")
+    folder = tmp_path / "proof"
+    ended = prove(folder, "--quick", "--tokens", "120", "--max-bytes", "16384")
+    assert ended.returncode == 0, ended.stderr
+    report = (folder / "report.md").read_text(encoding="utf-8")
+    assert set(statuses(report).values()) == {0}
+    assert "* 2 x Ascend910_9382, 64.0 GiB" in report
+    assert "* communicators took" in report and "80 MiB counted" in report
+    runs = re.findall(r"^\| (\S+) \| (\d+ \d+) \((.*?)\)", report, re.MULTILINE)
+    assert runs == [(name, runs[0][1], "equal") for name in ("cpp", "vpp-async")]
+    assert "--device=npu" in report and "--device=cpu" in report
+
+
+@pytest.mark.slow
 def test_on_cpus_it_goes_through(tmp_path: Path) -> None:
     folder = tmp_path / "proof"
-    ended = prove(folder, "--device", "cpu", "--tokens", "240", "--max-bytes", "65536")
+    ended = prove(folder, "--device", "cpu", "--tokens", "120", "--max-bytes", "16384")
     assert ended.returncode == 0, ended.stderr
     report = (folder / "report.md").read_text(encoding="utf-8")
     ran = statuses(report)
