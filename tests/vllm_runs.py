@@ -324,7 +324,7 @@ def generate(
     torch.save(made, results)
     asked_for = options.get("additional_config", {})
     if "virtual_pipeline_parallel_size" in asked_for:
-        engine.collective_rpc(break_last_rank, args=(stuck if "stall" in asked_for["vppc"] else broken,))
+        engine.collective_rpc(break_last_rank, args=(stuck if "stall" in asked_for.get("vppc", {}) else broken,))
         try:
             engine.generate([{"prompt_token_ids": list(prompts[0])}], sampling[0], use_tqdm=False)
         except RuntimeError:
