@@ -26,7 +26,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def long(tmp_path: Path) -> list[str]:
     """What runs for longer than any test."""
-    return [written(tmp_path / "plan.json", 1.0), "--runner", "timed", "--timeout", "8"]
+    return [written(tmp_path / "plan.json", 1.0), "--runner", "timed", "--timeout", "16"]
 
 
 def written(file: Path, seconds: float) -> str:
@@ -50,7 +50,7 @@ class TestOneAgent:
         with Launcher([plan, "--journal", str(tmp_path / "journal")], standalone=True, nproc_per_node=2) as launcher:
             status, out, err = launcher.ended()
         assert status == 0, err
-        forked = succeeded(World(tmp_path, 2, main, lambda process: ([plan, "--timeout", "30"],)).ended())
+        forked = succeeded(World(tmp_path, 2, main, lambda process: ([plan],)).ended())
         assert tokens(out) == tokens(forked.out[0])
         assert [name for name, _ in tokens(out)] == ["r0", "r1"]
         assert sorted(journal(tmp_path / "journal")) == ["rank-0-tp-0.jsonl", "rank-1-tp-0.jsonl"]
@@ -89,10 +89,10 @@ class TestTwoAgents:
         where = {"rdzv_backend": "c10d", "rdzv_endpoint": f"127.0.0.1:{free_port()}", "rdzv_id": "two"}
 
         def node() -> Launcher:
-            return Launcher([plan, "--timeout", "30"], nnodes=2, nproc_per_node=1, **where)
+            return Launcher([plan], nnodes=2, nproc_per_node=1, **where)
 
         with node() as one, node() as two:
             ended = [each.ended() for each in (one, two)]
         assert [status for status, _, _ in ended] == [0, 0], ended
-        forked = succeeded(World(tmp_path, 2, main, lambda process: ([plan, "--timeout", "30"],)).ended())
+        forked = succeeded(World(tmp_path, 2, main, lambda process: ([plan],)).ended())
         assert [tokens(out) for _, out, _ in ended if out] == [tokens(forked.out[0])]

@@ -26,7 +26,7 @@ from vppc.passes.strategies import Options
 
 
 def run(folder: Path, schedule: Schedule, *options: str) -> list[str]:
-    arguments = [written(schedule, folder / "plan.json"), "--timeout", "30", *options]
+    arguments = [written(schedule, folder / "plan.json"), *options]
     return succeeded(World(folder, schedule.pp, main, lambda process: (arguments,)).ended()).out
 
 
@@ -52,7 +52,7 @@ class TestJournal:
         """What was done by then is there."""
         schedule = paper("vpp-packed", (5, 3), 2)
         plan = written(schedule, tmp_path / "plan.json")
-        arguments = [plan, "--runner", "null", "--timeout", "8", "--journal", str(tmp_path / "journal")]
+        arguments = [plan, "--runner", "null", "--journal", str(tmp_path / "journal")]
         faults = [Fault(0, 6, BEFORE, ("divide",))]
         ended = World(tmp_path, 2, faulty, lambda process: (arguments, faults)).ended()
         assert ended.statuses == [1, 1]
@@ -88,7 +88,7 @@ class TestTimed:
     def test_it_needs_costs(self, tmp_path: Path) -> None:
         schedule = paper("cpp", 3, 2)
         bare = replace(schedule, extra={})
-        arguments = [written(bare, tmp_path / "plan.json"), "--runner", "timed", "--timeout", "8"]
+        arguments = [written(bare, tmp_path / "plan.json"), "--runner", "timed"]
         ended = World(tmp_path, 2, main, lambda process: (arguments,)).ended()
         assert ended.statuses == [2, 2]
         assert "has no cost, which the timed runner needs" in ended.err[0]
