@@ -1,9 +1,9 @@
 """A run as a trace in Chrome's Trace Event Format, for Perfetto, MindStudio Insight and chrome://tracing.
 
-A rank is a process. Its program is a thread with FORWARDs, SAMPLEs, and the WAITs that block, in them the part in
-which the transfer is exposed; every channel that leaves it is a thread with the transfers. Flows lead from the FORWARD
-that makes a value over its transfer to the FORWARD that reads it. Counters show the buffers in use and the KV tokens
-held. A process of its own has the requests, from arrival to first token.
+A rank is a process. Its program is a thread with FORWARDs, the SAMPLEs that take time, and the WAITs that block, in
+them the part in which the transfer is exposed; every channel that leaves it is a thread with the transfers. Flows lead
+from the FORWARD that makes a value over its transfer to the FORWARD that reads it. Counters show the buffers in use and
+the KV tokens held. A process of its own has the requests, from arrival to first token.
 
 The trace is an array of events, which every viewer takes. Times are in microseconds, with three decimals: what ends
 when something else begins does so in the file, too.
@@ -23,8 +23,6 @@ from vppc.render.counters import buffers_in_use, kv_tokens
 from vppc.render.lanes import Gap, Hop, Lane, Run, end_of, hops, lanes, reason
 
 Event = dict[str, Any]
-_PROGRAM = 0
-"""The thread of a rank's program; that of a channel is its place among the schedule's plus 1."""
 _WEEKS = 2e6
 """Seconds up to which a floating-point number of microseconds tells nanoseconds apart."""
 
@@ -35,11 +33,11 @@ def chrome_trace(runs: Sequence[Run]) -> Iterator[str]:
     The traces of runs begin at their clocks' zero, or where the earliest event before it is.
     """
     clock = _Clock(runs)
-    pids, flows = count(), count(1)
+    ids, flows = count(1), count(1)
     separator = "[\n"
     for run in runs:
         prefix = f"{run.name} " if len(runs) > 1 else ""
-        for event in _RunTrace(run, clock, prefix, pids, flows).events():
+        for event in _RunTrace(run, clock, prefix, ids, flows).events():
             yield separator + json.dumps(event, allow_nan=False)
             separator = ",\n"
     yield "\n]\n"
@@ -61,11 +59,18 @@ class _Clock:
 
 
 class _RunTrace:
-    def __init__(self, run: Run, clock: _Clock, prefix: str, pids: Iterator[int], flows: Iterator[int]) -> None:
+    """The events of a run, with the next of the ``ids`` and ``flows``.
+
+    Every process and thread has an id of its own, from 1: Perfetto takes threads of one id for one thread, of whichever
+    process, and 0 for idleness. A rank's program is its process's main thread and so has the same id. A SAMPLE of
+    no time is left out: Perfetto would take it to be inside the next FORWARD, and tie that one's flow to it.
+    """
+
+    def __init__(self, run: Run, clock: _Clock, prefix: str, ids: Iterator[int], flows: Iterator[int]) -> None:
         self.run, self.schedule, self.clock, self.prefix, self.flows = run, run.schedule, clock, prefix, flows
-        self.requests = next(pids)
-        self.pids = [next(pids) for _ in run.schedule.programs]
-        self.threads = {channel.id: place + 1 for place, channel in enumerate(run.schedule.channels)}
+        self.requests = next(ids)
+        self.pids = [next(ids) for _ in run.schedule.programs]
+        self.threads = {channel.id: next(ids) for channel in run.schedule.channels}
         self.forwards = _forwards(run.schedule)
 
     def events(self) -> Iterator[Event]:
@@ -84,7 +89,7 @@ class _RunTrace:
         yield from _process(self.requests, f"{self.prefix}requests")
         for program, pid in zip(self.schedule.programs, self.pids, strict=True):
             yield from _process(pid, f"{self.prefix}rank {program.rank}")
-            yield from _thread(pid, _PROGRAM, "program")
+            yield from _thread(pid, pid, "program")
         for channel in self.schedule.channels:
             yield from _thread(self.pids[channel.src], self.threads[channel.id], f"to rank {channel.dst}")
 
@@ -94,10 +99,10 @@ class _RunTrace:
             last = end_of(self.run) if ttft is None else request.arrival + ttft
             event = {
                 "cat": "request",
-                "id": f"{self.requests}.{number}",
+                "id2": {"local": str(number)},  # within the process: Perfetto shows an "id" as of all processes
                 "name": request.id,
                 "pid": self.requests,
-                "tid": 0,
+                "tid": self.requests,
             }
             args = {"prompt_tokens": request.prompt_tokens, "cached_tokens": request.cached_tokens}
             start = self.clock(request.arrival)
@@ -113,16 +118,16 @@ class _RunTrace:
             start, end = starts[index], ends[index]
             if op == FORWARD:
                 args = {"instruction": index, **self._work(chunk), "layers": list(self.schedule.stages[stage].layers)}
-                yield self._slice(pid, _PROGRAM, "forward", f"C{chunk} s{stage}", start, end, args)
-            elif op == SAMPLE:
+                yield self._slice(pid, pid, "forward", f"C{chunk} s{stage}", start, end, args)
+            elif op == SAMPLE and end > start:
                 args = {"instruction": index, **self._work(chunk)}
-                yield self._slice(pid, _PROGRAM, "sample", f"C{chunk} sample", start, end, args)
+                yield self._slice(pid, pid, "sample", f"C{chunk} sample", start, end, args)
             elif op == WAIT and end > start:
                 why = reason(self.schedule, lane.rank, Gap(start, end, False, x, chunk))
                 args = {"instruction": index, "of": x, "why": why}
-                yield self._slice(pid, _PROGRAM, "wait", "wait", start, end, args)
+                yield self._slice(pid, pid, "wait", "wait", start, end, args)
                 if gap := exposed.get(x):
-                    yield self._slice(pid, _PROGRAM, "wait", "exposed transfer", gap.start, gap.end, {})
+                    yield self._slice(pid, pid, "wait", "exposed transfer", gap.start, gap.end, {})
 
     def _work(self, chunk: int) -> dict[str, Any]:
         parts = self.schedule.chunks[chunk].parts
@@ -148,9 +153,9 @@ class _RunTrace:
         read_start, read_end = self._span(dst, self.forwards[hop.chunk * stages + hop.stage])
         moved, arrived = self.clock(hop.start), self.clock(hop.end)
         points = [
-            (max(made_start, min(made_end - self.clock.tick, moved)), made_end > made_start, src, _PROGRAM),
+            (max(made_start, min(made_end - self.clock.tick, moved)), made_end > made_start, src, self.pids[src]),
             (moved, arrived > moved, src, self.threads[hop.channel.id]),
-            (read_start, read_end > read_start, dst, _PROGRAM),
+            (read_start, read_end > read_start, dst, self.pids[dst]),
         ]
         held = [(time, rank, thread) for time, holds, rank, thread in points if holds]
         if len(held) < 2 or held != sorted(held, key=lambda point: point[0]):
@@ -179,12 +184,12 @@ class _RunTrace:
         total = 0
         for time in sorted(at):
             total += at[time]
-            yield {"ph": "C", "name": name, "pid": pid, "tid": _PROGRAM, "ts": time / 1000, "args": {unit: total}}
+            yield {"ph": "C", "name": name, "pid": pid, "tid": pid, "ts": time / 1000, "args": {unit: total}}
 
 
 def _process(pid: int, name: str) -> Iterator[Event]:
-    yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
-    yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
+    yield {"ph": "M", "name": "process_name", "pid": pid, "tid": pid, "args": {"name": name}}
+    yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": pid, "args": {"sort_index": pid}}
 
 
 def _thread(pid: int, tid: int, name: str) -> Iterator[Event]:
