@@ -28,8 +28,9 @@ from vppc.costs.model import CostModel, LayerCost
 pytestmark = needs_vllm
 START = 300.0
 """Seconds until a server must be up; alone on a machine it takes a tenth of that."""
-RANKS = 4
-"""Of the folded server: eight stages of 2 layers, one of 3."""
+RANGES = [[[0, 1], [15, LAYERS]], [[1, 4], [13, 15]], [[4, 6], [10, 13]], [[6, 8], [8, 10]]]
+"""Of the folded server's ranks; the first stage has no layer with a window."""
+RANKS = len(RANGES)
 
 
 class Server(NamedTuple):
@@ -160,7 +161,7 @@ def test_a_server_with_and_without_the_flag(checkpoint: str, tmp_path: Path) -> 
     cost = CostModel((LayerCost(LAYERS, per_token=1e-5),))
     (tmp_path / "cost.json").write_text(json.dumps(cost_json(cost)))
     section = {"chunks": [100, 80, 60, 60], "costs": str(tmp_path / "cost.json"), "silence": 8}
-    flag = json.dumps({"virtual_pipeline_parallel_size": 2, "vppc": section})
+    flag = json.dumps({"virtual_pipeline_parallel_size": 2, "vpp_layer_ranges": RANGES, "vppc": section})
     options = ["-pp", str(RANKS), "--additional-config", flag, "--max-num-seqs", "32"]
     options += ["--middleware", f"runtime.vllm_plugin.waiting.AtMost{50 - 32}"]
     with serving(checkpoint, tmp_path / "folded", *options) as folded:
