@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,12 +19,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
 import torch
-from vllm_runs import ENVIRONMENT, FORK, ROOT, Made, forked, generate
+from vllm_runs import ENVIRONMENT, FORK, ROOT, TOKENS, Made, forked, generate
 
 if TYPE_CHECKING:
     from token_runs import Case
 
 STANDINS = ROOT / "tests" / "standins"
+MOST_SECONDS = 200
 LOOP = ("--runner", "vllm", "--timeout", "60", "--device", "npu")
 
 
@@ -45,7 +47,9 @@ class Served(NamedTuple):
 
 class Job(NamedTuple):
     """Checkpoint folder of all that is to run; the server gets the ``prompts``, the scheduler prompts of the lengths
-    ``scheduled``, in turn with each of the ``sections``; ``refused`` are options of vLLM's that ours refuse."""
+    ``scheduled``, in turn with each of the ``sections``; ``refused`` are options of vLLM's that ours refuse. Of two
+    servers that are replicas of each other each gets its part of the prompts, by index, one round after another. A
+    ``producer`` prefills the prompts for a server without a pipeline, over Mooncake."""
 
     model: str
     loops: Sequence[Loop]
@@ -54,25 +58,40 @@ class Job(NamedTuple):
     scheduled: Sequence[int]
     sections: Sequence[Mapping[str, Any]]
     refused: Sequence[Mapping[str, Any]]
+    replicas: Served
+    rounds: Sequence[Sequence[Sequence[int]]]
+    producer: Served
 
 
 class Found(NamedTuple):
     """Of each loop the tokens by request; of the server what it made of each prompt, and what vLLM-Ascend noted of its
     forwards in each process; of each section the batches; of each refusal the message, and last what our own loop says
-    on CPUs."""
+    on CPUs; of each replica and round the tokens of each prompt, and of each prompt what was made of it where it
+    was fetched; at last what replicas noted."""
 
     loops: list[dict[int, list[int]]]
     served: list[Made]
     notes: list[list[dict[str, Any]]]
     batches: list[list[dict[int, int]]]
     refused: list[str]
+    answers: list[list[list[list[int]]]]
+    fetched: list[list[int]]
+    shared: list[list[dict[str, Any]]]
 
 
 def do(folder: Path, job: Job) -> Found:
     """Run a job in vLLM's environment."""
-    (folder / "notes").mkdir(parents=True)
+    for name in ("notes", "shared"):
+        (folder / name).mkdir(parents=True)
     loops = [(tuple(each.case), each.pp, each.tp) for each in job.loops]
-    torch.save(tuple(job._replace(loops=loops, served=tuple(job.served))), folder / "job")
+    torch.save(
+        tuple(
+            job._replace(
+                loops=loops, served=tuple(job.served), replicas=tuple(job.replicas), producer=tuple(job.producer)
+            )
+        ),
+        folder / "job",
+    )
     path = os.pathsep.join(map(str, (ROOT, ROOT / "tests", STANDINS)))
     environment = {
         **os.environ,
@@ -92,8 +111,11 @@ def do(folder: Path, job: Job) -> Found:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     found = torch.load(folder / "found")
-    notes = [list(map(json.loads, each.read_text().splitlines())) for each in (folder / "notes").iterdir()]
-    return Found(found[0], [Made(*made) for made in found[1]], notes, *found[2:])
+    notes, shared = (
+        [list(map(json.loads, each.read_text().splitlines())) for each in (folder / name).iterdir()]
+        for name in ("notes", "shared")
+    )
+    return Found(found[0], [Made(*made) for made in found[1]], notes, *found[2:], shared)
 
 
 def main(folder: Path) -> None:
@@ -112,7 +134,9 @@ def main(folder: Path) -> None:
     made = forked(folder, generate, job.model, job.prompts, engine_options(served), folder / "made")
     batches = [run_batches(job.model, job.scheduled, section) for section in job.sections]
     refused = [*(refusal(job.model, each) for each in job.refused), on_cpus(folder, job.model, job.loops[0])]
-    torch.save((loops, made, batches, refused), folder / "found")
+    answers = run_replicas(folder, job.model, Served(*job.replicas), job.prompts, job.rounds)
+    fetched = run_transfer(folder, job.model, Served(*job.producer), job.prompts)
+    torch.save((loops, made, batches, refused, answers, fetched), folder / "found")
 
 
 @contextmanager
@@ -163,6 +187,123 @@ def on_cpus(folder: Path, model: str, loop: Sequence[Any]) -> str:
     (schedule, *_), pp, _ = loop
     given = ([schedule, "--runner", "vllm", "--device", "cpu", "--timeout", "60", "--model", model],)
     return World(folder, pp, runtime_main, lambda process: given, context=FORK).ended().err[0]
+
+
+def run_transfer(folder: Path, model: str, served: Served, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """What a server without a pipeline makes of prompts that a folded one has prefilled."""
+    del os.environ["STANDIN_NOTES"]  # they are of others
+    options = engine_options(served)
+    transfer = {**options.pop("transfer"), "kv_port": 20000 + os.getpid() % 10000}
+    given = (folder, model, prompts)
+    processes = [
+        FORK.Process(target=produce, args=(*given, {**options, "kv_transfer_config": transfer})),
+        FORK.Process(target=consume, args=(*given, {"kv_transfer_config": {**transfer, "kv_role": "kv_consumer"}})),
+    ]
+    together(processes)
+    fetched: list[list[int]] = torch.load(folder / "fetched")
+    return fetched
+
+
+def together(processes: Sequence[Any]) -> None:
+    """Run the processes; none is left."""
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(MOST_SECONDS)
+    hang = [process for process in processes if process.is_alive()]
+    for process in hang:
+        process.kill()
+    if hang or any(process.exitcode for process in processes):
+        sys.exit(f"{len(hang)} of {len(processes)} hang, exit codes {[process.exitcode for process in processes]}")
+
+
+def engine_of(model: str, options: Mapping[str, Any]) -> Any:
+    from vllm import LLM
+
+    usual = {"skip_tokenizer_init": True, "dtype": "float32", "enforce_eager": True, "max_model_len": 4096}
+    return LLM(model=model, **{**usual, "enable_prefix_caching": False, "async_scheduling": False, **options})
+
+
+def answers_of(engine: Any, prompts: Sequence[Sequence[int]], tokens: int, params: Sequence[Any]) -> list[Any]:
+    from vllm import SamplingParams
+
+    given = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+    sampling = [
+        SamplingParams(
+            temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False,
+            extra_args={"kv_transfer_params": each} if each else None,
+        )
+        for each in params
+    ]  # fmt: skip
+    answers: list[Any] = engine.generate(given, sampling, use_tqdm=False)
+    return answers
+
+
+def produce(folder: Path, model: str, prompts: Sequence[Sequence[int]], options: Mapping[str, Any]) -> None:
+    """Prefill, say where it is, and wait until all of it has been fetched from every stage."""
+    llm = engine_of(model, options)
+    params = [{"do_remote_decode": True}] * len(prompts)
+    told = [answer.kv_transfer_params for answer in answers_of(llm, prompts, 1, params)]
+    torch.save(told, folder / "told.part")
+    (folder / "told.part").rename(folder / "told")
+    core = llm.llm_engine.engine_core.engine_core
+    while core.scheduler.has_requests() or core.batch_queue:
+        llm.llm_engine.step()
+        time.sleep(0.01)
+
+
+def consume(folder: Path, model: str, prompts: Sequence[Sequence[int]], options: Mapping[str, Any]) -> None:
+    """Fetch, and decode."""
+    llm = engine_of(model, options)
+    while not (folder / "told").exists():
+        time.sleep(0.05)
+    answers = answers_of(llm, prompts, TOKENS, torch.load(folder / "told"))
+    torch.save([list(answer.outputs[0].token_ids) for answer in answers], folder / "fetched")
+
+
+def run_replicas(
+    folder: Path,
+    model: str,
+    served: Served,
+    prompts: Sequence[Sequence[int]],
+    rounds: Sequence[Sequence[Sequence[int]]],
+) -> list[list[list[list[int]]]]:
+    from vllm.utils.network_utils import get_open_port
+
+    port = get_open_port()
+    options = engine_options(served)
+    processes = [
+        FORK.Process(
+            target=replica, args=(folder, port, number, model, options, [[prompts[i] for i in e] for e in mine])
+        )
+        for number, mine in enumerate(rounds)
+    ]
+    together(processes)
+    return [torch.load(folder / f"replica-{number}") for number in range(len(rounds))]
+
+
+def replica(
+    folder: Path,
+    port: int,
+    number: int,
+    model: str,
+    options: Mapping[str, Any],
+    rounds: Sequence[Sequence[Sequence[int]]],
+) -> None:
+    """A server that is the ``number``-th of two replicas, with an engine in a process of its own."""
+    os.environ.update(
+        VLLM_ENABLE_V1_MULTIPROCESSING="1",
+        VLLM_DP_RANK=str(number),
+        VLLM_DP_RANK_LOCAL=str(number),
+        VLLM_DP_SIZE="2",
+        VLLM_DP_MASTER_IP="127.0.0.1",
+        VLLM_DP_MASTER_PORT=str(port),
+        STANDIN_NOTES=str(folder / "shared"),
+    )
+    engine = engine_of(model, options)
+    answers = [answers_of(engine, each, TOKENS, [None] * len(each)) for each in rounds]
+    tokens = [[list(answer.outputs[0].token_ids) for answer in each] for each in answers]
+    torch.save(tokens, folder / f"replica-{number}")
 
 
 def engine_options(served: Served) -> dict[str, Any]:

@@ -7,7 +7,9 @@ import io
 import zipfile
 from collections.abc import Iterator
 from functools import cache
+from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import upstream
@@ -33,7 +35,33 @@ def test_a_package_has_what_ours_touches(wheel: str) -> None:
     assert problems(sources, [entry for entry in ENTRIES if entry.wheel == wheel]) == []
 
 
-@pytest.mark.parametrize(("wheel", "lines"), [("torch-npu==2.10.0", 20), ("vllm-ascend==0.23.0", 43)])
+@pytest.mark.parametrize("wheel", ["vllm-ascend==0.23.0", "vllm-ascend==0.26.0rc1"])
+def test_mooncakes_other_side_asks_each_stage_for_its_layers(wheel: str) -> None:
+    """By the real one's own function of the partition that is asked for, at the port that a stage's connector takes."""
+    sources = of_wheel(wheel)
+    if sources is None:
+        pytest.skip(f"{wheel} is not here: scripts/upstream {wheel} fetches it")
+    module = sources.module("vllm_ascend.distributed.kv_transfer.kv_p2p.mooncake_connector")
+    assert module is not None
+    real: dict[str, Any] = {}
+    exec(ast.unparse(module.defined["get_prefill_pp_indices"]), {}, real)
+    stages = (16, 15, 15, 15)
+    ranges = [real["get_prefill_pp_indices"](61, stage, 4, "16,15,15,15") for stage in range(4)]
+    assert ranges == list(pairwise(accumulate(stages, initial=0)))
+    assigned = {
+        f"{ast.unparse(node.targets[0])} = {ast.unparse(node.value)}"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Assign)
+    }
+    assert {
+        "self.pp_rank = get_pp_group().rank_in_group",
+        "device_index = (self.pp_rank * self.pcp_size + self.pcp_rank) * self.tp_size + self.tp_rank",
+        "self.handshake_port = self.side_channel_port + device_index",
+        "(first_layer_index, end_layer_index) = self.pp_layer_indices[prefill_pp_rank]",
+    } <= assigned
+
+
+@pytest.mark.parametrize(("wheel", "lines"), [("torch-npu==2.10.0", 20), ("vllm-ascend==0.23.0", 56)])
 def test_the_stand_in_has_the_signatures_of_the_real_one(wheel: str, lines: int) -> None:
     listed = [entry for entry in ENTRIES if entry.standin and entry.wheel == wheel]
     assert len(listed) == lines

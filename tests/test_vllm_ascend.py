@@ -21,7 +21,7 @@ from token_runs import Case
 from vllm_runs import Made, engines
 
 from runtime.runners.vllm import check_version, made_for
-from runtime.runners.vllm_ascend.refusals import refuse
+from runtime.runners.vllm_ascend.refusals import refuse, refuse_transfer
 from vppc.errors import InputError
 
 FOLD = {"virtual_pipeline_parallel_size": 2}
@@ -35,6 +35,16 @@ CHOICE = {
     "chunk": 50,
     "layers": LAYERS,
 }
+RANGES = [[[0, 3], [12, LAYERS]], [[3, 7], [7, 12]]]
+PIPELINE = {"pp_size": 4, "tp_size": 1, "dp_size": 1, "pp_layer_partition": f"3,4,5,{LAYERS - 12}"}
+"""How the other side knows the stages with these layers."""
+TRANSFER = {
+    "kv_connector": "MooncakeConnectorV1",
+    "kv_role": "kv_producer",
+    "kv_connector_extra_config": {"prefill": PIPELINE, "decode": {"tp_size": 1, "dp_size": 1}},
+}
+ROUNDS = (((0, 2), (1,)), ((1,), (0, 1, 2)))
+"""Of each of two replicas, the prompts of two rounds."""
 SEATS = 16
 """Requests in a batch: so many tokens experts exchange by MC2, and more by all-to-all."""
 
@@ -50,11 +60,14 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, list[Made]]:
     job = Job(
         model,
         loops=[Loop(Case(plan, {}), 2, tp) for tp in (1, 2)],
-        served=Served(2, 2, {**SHARDED, "max_num_seqs": SEATS}),
+        served=Served(2, 2, {**SHARDED, "max_num_seqs": SEATS, "enable_expert_parallel": True}),
         prompts=prompts,
         scheduled=[100, 30, 50, 130],
         sections=[{}, {"chunks": [48, 32, 20]}],
         refused=[{"additional_config": {**FOLD, "profiling_chunk_config": {"enabled": True}}}],
+        replicas=Served(2, 1, {"additional_config": FOLD, "enable_expert_parallel": True}),
+        rounds=ROUNDS,
+        producer=Served(2, 1, {"additional_config": {**FOLD, "vpp_layer_ranges": RANGES}, "transfer": TRANSFER}),
     )
     (stock,) = engines(folder / "stock", model, prompts, [{}], {})
     return do(folder / "run", job), stock
@@ -89,6 +102,13 @@ class TestOnStandIns:
                 assert each["comm"] == ("MC2" if each["tokens"] <= SEATS else "ALLTOALL")
         assert {each["comm"] for forwards in found.notes for each in forwards} == {"MC2", "ALLTOALL"}
 
+    def test_with_flashcomm_a_process_hands_on_its_part_of_the_rows(self, ran: tuple[Found, list[Made]]) -> None:
+        """Of n tokens ceil(n / tp), of the last stage nothing; the next stage gathers nothing over them."""
+        found, _ = ran
+        handed_on = {(each["tokens"], *each["rows"]) for forwards in found.notes for each in forwards if each["rows"]}
+        assert all(rows == -(-tokens // 2) for tokens, rows in handed_on)
+        assert {tokens % 2 for tokens, _ in handed_on} == {0, 1}
+
     def test_experts_of_a_rank_meet_in_the_same_order(self, ran: tuple[Found, list[Made]]) -> None:
         """All processes of a rank run the same stages on the same batches, also while memory is counted."""
         found, _ = ran
@@ -101,6 +121,31 @@ class TestOnStandIns:
         for rank, (order, _) in by_rank.items():
             assert [each[0] for each in order if each[2]] == [rank, 3 - rank]  # the largest batch, through both stages
             assert [each[1] for each in order if each[2]] == [64, 64]
+
+    def test_replicas_with_experts_in_common_make_what_stock_vllm_makes(self, ran: tuple[Found, list[Made]]) -> None:
+        """Each has half of the experts of a layer, and every layer takes an exchange. One has fewer batches."""
+        found, stock = ran
+        assert found.answers == [[[stock[index].tokens for index in each] for each in rounds] for rounds in ROUNDS]
+
+    def test_a_dummy_batch_passes_where_the_batch_of_the_other_replica_does(
+        self, ran: tuple[Found, list[Made]]
+    ) -> None:
+        """What a process runs, a stage at a time, is what the same process of the other replica runs beside it."""
+        found, _ = ran
+        by_rank: dict[int, list[Any]] = {}
+        for forwards in found.shared:
+            by_rank.setdefault(forwards[0]["process"] % 2, []).append(forwards)
+        for one, other in by_rank.values():
+            both = list(zip(one, other, strict=False))  # the last is under way when the servers end
+            assert abs(len(one) - len(other)) <= 1
+            assert [a["stage"] for a, _ in both] == [b["stage"] for _, b in both]
+            pairs = {(a["dummy"], b["dummy"]) for a, b in both if not a["profiling"]}
+            assert {(True, False), (False, True), (False, False)} <= pairs
+
+    def test_prompts_are_fetched_from_each_stage(self, ran: tuple[Found, list[Made]]) -> None:
+        """By a server without a pipeline, of vLLM-Ascend's as it is, which decodes them as stock vLLM does."""
+        found, stock = ran
+        assert found.fetched == [made.tokens for made in stock]
 
     def test_batches_of_the_older_scheduler(self, ran: tuple[Found, list[Made]]) -> None:
         """Those that the newer one makes, see test_vllm_fold.py, asked in the place that the older one has for it."""
@@ -164,12 +209,11 @@ class TestRefusals:
         ("changed", "reason"),
         [
             ({"enforce_eager": False}, "graphs are of one model runner a process"),
-            ({"data_parallel_size": 2}, "a dummy batch is one forward"),
+            ({"data_parallel_size": 2}, "as many rows as the one with the most"),
             ({"prefill_context_parallel_size": 2}, "a chunk is not split over ranks"),
             ({"decode_context_parallel_size": 2}, "a chunk is not split over ranks"),
             ({"enable_sleep_mode": True}, "the pool that sleeps"),
             ({"is_moe": False}, "a dense model hands on all rows"),
-            ({"kv_transfer_config": 1}, "numbers the layers of a rank as one run"),
         ],
         ids=lambda value: value if isinstance(value, str) else next(iter(value)),
     )
@@ -182,6 +226,38 @@ class TestRefusals:
         with pytest.raises(InputError, match="balance scheduling"):
             refuse(a_config(), "--runner vllm", sharded=False)
         refuse(a_config({"enable_balance_scheduling": False}), "--runner vllm", sharded=False)
+
+
+class TestTransferRefusals:
+    """Of KV transfers what is not from stages."""
+
+    @staticmethod
+    def config(dp: int = 1, prefill: Any = PIPELINE, **changed: Any) -> SimpleNamespace:
+        told = {"kv_connector": "MooncakeConnectorV1", "kv_role": "kv_producer", **changed}
+        return SimpleNamespace(
+            kv_transfer_config=SimpleNamespace(**told, get_from_extra_config=lambda name, default: prefill),
+            parallel_config=SimpleNamespace(tensor_parallel_size=1, data_parallel_size=dp),
+        )
+
+    def test_what_runs(self) -> None:
+        refuse_transfer(self.config(), (3, 4, 5, LAYERS - 12), "file")
+        refuse_transfer(SimpleNamespace(kv_transfer_config=None, parallel_config=None), (3, 4), "file")
+
+    @pytest.mark.parametrize(
+        ("changed", "reason"),
+        [
+            ({"kv_connector": "MooncakeLayerwiseConnector"}, "MooncakeLayerwiseConnector counts the layers"),
+            ({"kv_role": "kv_consumer"}, "who fetches prompts from Mooncake has no pipeline"),
+            ({"dp": 2}, "replicas with a KV transfer"),
+            ({"prefill": {**PIPELINE, "pp_size": 2}}, "are told {'pp_size': 2}"),
+            ({"prefill": {"pp_size": 4, "tp_size": 1}}, "are told {'pp_layer_partition': None}"),
+        ],
+        ids=str,
+    )
+    def test_what_does_not(self, changed: Mapping[str, Any], reason: str) -> None:
+        with pytest.raises(InputError, match=f"cannot transfer from stages on vLLM-Ascend: .*{reason}") as refused:
+            refuse_transfer(self.config(**changed), (3, 4, 5, LAYERS - 12), "file")
+        assert refused.value.remedy
 
 
 class TestVersions:

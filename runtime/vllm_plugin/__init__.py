@@ -104,23 +104,25 @@ def _folded(vllm_config: Any, settings: Fold, stock_class: Any) -> Any:
     """The executor of folded workers. Raises InputError for what they do not do, before anything is loaded."""
     from runtime.vllm_plugin.executor import FoldExecutor
     from runtime.vllm_plugin.metrics import watch
+    from runtime.vllm_plugin.paced import PacedExecutor
 
     classes = _classes()
-    refuse(vllm_config)
+    parallel, model = vllm_config.parallel_config, vllm_config.model_config
+    pp, layers = parallel.pipeline_parallel_size, model.get_total_num_hidden_layers()
+    refuse(vllm_config, replicas=classes is CLASSES["npu"])
     if classes is CLASSES["npu"]:
         from vllm_ascend.utils import enable_sp
 
-        from runtime.runners.vllm_ascend.refusals import refuse as refuse_on_ascend
+        from runtime.runners.vllm_ascend import refusals
 
-        refuse_on_ascend(vllm_config, FILE, sharded=enable_sp(vllm_config))
-    parallel, model = vllm_config.parallel_config, vllm_config.model_config
-    pp, layers = parallel.pipeline_parallel_size, model.get_total_num_hidden_layers()
+        refusals.refuse(vllm_config, FILE, sharded=enable_sp(vllm_config))
+        refusals.refuse_transfer(vllm_config, settings.layers(pp, layers), FILE)
     settings.layers(pp, layers)
     settings.cost(layers)
     _replace_worker(vllm_config, classes.stock, classes.fold)
     _replace_scheduler(vllm_config, classes.scheduler, settings)
     watch(page_path(vllm_config), pp, parallel.tensor_parallel_size)
-    return FoldExecutor
+    return PacedExecutor if parallel.data_parallel_size > 1 else FoldExecutor
 
 
 def _replace_scheduler(vllm_config: Any, ours: str, settings: Fold) -> None:

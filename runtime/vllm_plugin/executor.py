@@ -78,7 +78,7 @@ class FoldExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM is not ther
                 raise ValueError("the executor of a folded server needs its settings")
             self._compiler = batch_compiler(settings, self.vllm_config)
             cost = settings.cost(self.model_config.get_total_num_hidden_layers())
-            if cost is not None:
+            if cost is not None and self.parallel_config.data_parallel_size == 1:  # replicas keep to one order
                 tp = self.parallel_config.tensor_parallel_size
                 self.correction = Correction(self._compiler, cost, self.page, tp, log.warning)
             limits = limits_of(settings, envs.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS)

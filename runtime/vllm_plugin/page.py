@@ -159,4 +159,5 @@ class Page:
 
 def page_path(config: Any) -> Path:
     """By vLLM's name for the configuration, which goes with it into all processes."""
-    return Path(tempfile.gettempdir()) / f"vppc-{config.instance_id}"
+    replica = config.parallel_config.data_parallel_rank
+    return Path(tempfile.gettempdir()) / (f"vppc-{config.instance_id}" + (f"-{replica}" if replica else ""))

@@ -8,14 +8,21 @@ from runtime.vllm_plugin.settings import FILE
 from vppc.errors import InputError
 
 
-def refuse(config: Any) -> None:
-    """Raises InputError for a configuration that folded workers do not serve, with the reason."""
+def refuse(config: Any, *, replicas: bool = False) -> None:
+    """Raises InputError for a configuration that folded workers do not serve, with the reason.
+
+    ``replicas`` says whether the build has data parallelism.
+    """
     parallel = config.parallel_config
     reasons = (
         (parallel.pipeline_parallel_size < 2, "one pipeline rank has nothing to fold", "-pp 2 or more"),
         (parallel.distributed_executor_backend != "mp", "ranks are processes", "--distributed-executor-backend mp"),
         (parallel.nnodes > 1, "ranks see each other's beats in this machine's memory", "--nnodes 1"),
-        (parallel.data_parallel_size > 1, "batches would have to pair over replicas", "-dp 1"),
+        (
+            parallel.data_parallel_size > 1 and not replicas,
+            "this build of vLLM's has no exchange of experts between replicas",
+            "-dp 1",
+        ),
         (
             parallel.prefill_context_parallel_size * parallel.decode_context_parallel_size > 1,
             "a chunk is not split over ranks",

@@ -16,10 +16,12 @@ from typing import Any
 import torch
 from vllm.distributed.kv_transfer import has_kv_transfer_group
 from vllm.sequence import IntermediateTensors
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT
 
 from runtime.runners.protocol import Buffer, TensorSpec
 from runtime.runners.vllm.shares import Shares
 from runtime.runners.vllm.upstream import StagePlace, build
+from runtime.vllm_plugin.replicas import is_dummy
 
 
 class Stages:
@@ -72,6 +74,9 @@ class Stages:
         self._run_empty(stage)
         batch = self._coming[stage].popleft()
         assert batch is prepared, "chunks come by in the order of vLLM's batches"
+        if is_dummy(batch):
+            self._run_dummy(stage, batch)
+            return
         made = self._execute(stage, batch, None if inputs is None else self._whole(batch, inputs))
         if isinstance(made, IntermediateTensors):
             self._hand_on(batch, made, outputs)
@@ -80,7 +85,8 @@ class Stages:
 
     def sample(self, prepared: Any, inputs: Buffer) -> Sequence[tuple[int, int]]:
         """vLLM's sampler has the last stage's output; its engine is told the tokens, see :meth:`ended`."""
-        self._sample(self._second, self.grammar)
+        if not is_dummy(prepared):
+            self._sample(self._second, self.grammar)
         return ()
 
     def release(self, request: int) -> None:
@@ -89,6 +95,13 @@ class Stages:
     def _sample(self, stage: int, grammar: Any) -> None:
         with self._places[stage].here():
             self._ended.append(self._runners[stage].sample_tokens(grammar))
+
+    def _run_dummy(self, stage: int, batch: Any) -> None:
+        """A forward for the sake of other replicas, which nobody looks at."""
+        with self._places[stage].here():
+            self._runners[stage]._dummy_run(batch.total_num_scheduled_tokens, uniform_decode=True)
+        if stage == self._second:
+            self._ended.append(EMPTY_MODEL_RUNNER_OUTPUT)
 
     def _run_empty(self, stage: int) -> None:
         """Run the batches without tokens that are next."""

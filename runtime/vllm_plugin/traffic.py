@@ -8,6 +8,9 @@ from runtime.vllm_plugin.parts import BatchPart, Prompts
 from vppc.ir.schedule import Chunk, Part, Request
 from vppc.serving.batch_order import Entry
 
+NOBODY = ""
+"""Whose tokens are in a dummy batch."""
+
 
 class Traffic:
     """Keeps which request of the stream a request of vLLM's is, while it has not finished.
@@ -41,10 +44,21 @@ class Traffic:
             decode = part.start >= self._requests[index].prompt_tokens
             parts.append(Part(index, part.start, part.tokens, decode))
         if not parts:
-            return None
+            if not output.total_num_scheduled_tokens:
+                return None
+            new, parts = self._nobodys(output.total_num_scheduled_tokens)
         prompts = {part.request: self._requests[part.request] for part in parts}
         ended, self._ended = self._ended, []
-        return Entry(Chunk(tuple(parts)), new, prompts, ended, min(self._requests))
+        entry = Entry(Chunk(tuple(parts)), new, prompts, ended, min(self._requests))
+        self._end(NOBODY)
+        return entry
+
+    def _nobodys(self, tokens: int) -> tuple[list[Request], list[Part]]:
+        """A request that is this batch, and the batch: where another replica has one, and this one has not."""
+        request = self._begin(BatchPart(NOBODY, 0, tokens, tokens), tokens)
+        index = self._indices[NOBODY]
+        self._reached[index] = tokens
+        return [request], [Part(index, 0, tokens)]
 
     def _follows(self, part: BatchPart) -> bool:
         index = self._indices.get(part.request, -1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -37,11 +38,11 @@ from runtime.runners.vllm.upstream import StagePlace, build, load_stage
 from runtime.stream import Growing
 from runtime.vllm_plugin.fatal import fatal
 from runtime.vllm_plugin.page import Page, page_path
+from runtime.vllm_plugin.replicas import Replica
 from runtime.vllm_plugin.settings import FILE, Fold, read_settings
 from runtime.vllm_plugin.stages import Stages
 from runtime.vllm_plugin.watch import Watch
 from runtime.vllm_plugin.witness import start_beating
-from runtime.world import World
 from vppc.errors import InputError
 from vppc.ir.schedule import Schedule
 from vppc.ir.segment import Segment
@@ -81,7 +82,10 @@ class Folded(WorkerBase):  # type: ignore[misc]  # vLLM is not there when types 
         device, tp = self.open_device(), get_tp_group()
         ends = sum(self.rank_here in (channel.src, channel.dst) for channel in opening.channels)
         check_room(device, ends, self.tp)
-        links = open_links(opening.channels, World(self.rank, self.pp * self.tp, None, None), self.tp, device)
+        parallel = self.parallel_config
+        replica, replicas = parallel.data_parallel_rank, parallel.data_parallel_size
+        world = Replica(self.rank, self.pp * self.tp, None, None, number=replica, replicas=replicas)
+        links = open_links(opening.channels, world, self.tp, device)
         model = self.model_runner.model
         carried = model.make_empty_intermediate_tensors(
             batch_size=1, dtype=self.model_config.dtype, device=self.device
@@ -131,22 +135,15 @@ class Folded(WorkerBase):  # type: ignore[misc]  # vLLM is not there when types 
         self._connect(kv_cache_config)
         for stage, runner in self._stages.items():
             with self._places[stage].building(runner.vllm_config):
-                own = set(runner.get_kv_cache_spec())
-                config = copy.deepcopy(kv_cache_config)
-                for tensor in config.kv_cache_tensors:
-                    tensor.shared_by = [name for name in tensor.shared_by if name in own]
-                config.kv_cache_tensors = [tensor for tensor in config.kv_cache_tensors if tensor.shared_by]
-                for group in config.kv_cache_groups:
-                    group.layer_names = [name for name in group.layer_names if name in own]
                 runner.cache_config.num_gpu_blocks = kv_cache_config.num_blocks
-                runner.initialize_kv_cache(config)
+                runner.initialize_kv_cache(part_of(kv_cache_config, runner.get_kv_cache_spec()))
 
     def _connect(self, kv_cache_config: KVCacheConfig) -> None:
         """Make vLLM's KV connector, if one is asked for: one for the layers of both stages."""
         layers = self.vllm_config.compilation_config.static_forward_context
         for runner in self._stages.values():
             layers.update(runner.vllm_config.compilation_config.static_forward_context)
-        ensure_kv_transfer_initialized(self.vllm_config, kv_cache_config)
+        self.make_connector(kv_cache_config)
         if not has_kv_transfer_group():
             return
         if len(kv_cache_config.kv_cache_groups) > 1:
@@ -155,6 +152,10 @@ class Folded(WorkerBase):  # type: ignore[misc]  # vLLM is not there when types 
             )
         for place, seen in zip(self._places.values(), passes(get_kv_transfer_group(), layers), strict=True):
             place.connector = seen
+
+    def make_connector(self, kv_cache_config: KVCacheConfig) -> None:
+        """Make the one that vLLM asks for, of the process."""
+        ensure_kv_transfer_initialized(self.vllm_config, kv_cache_config)
 
     @fatal
     @torch.inference_mode()
@@ -177,3 +178,14 @@ class Folded(WorkerBase):  # type: ignore[misc]  # vLLM is not there when types 
         if segment is not None:
             self._segments.append(segment)
             self._interpreter.go_on()
+
+
+def part_of(whole: KVCacheConfig, layers: Iterable[str]) -> KVCacheConfig:
+    """Of a KV cache the part of these layers."""
+    own, part = set(layers), copy.deepcopy(whole)
+    for tensor in part.kv_cache_tensors:
+        tensor.shared_by = [name for name in tensor.shared_by if name in own]
+    part.kv_cache_tensors = [tensor for tensor in part.kv_cache_tensors if tensor.shared_by]
+    for group in part.kv_cache_groups:
+        group.layer_names = [name for name in group.layer_names if name in own]
+    return part

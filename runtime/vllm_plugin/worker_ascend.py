@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from vllm.distributed.kv_transfer import kv_transfer_state
+from vllm.distributed.parallel_state import get_tp_group
 from vllm_ascend.worker.worker import NPUWorker
 
 from runtime.devices.npu import open_npu
 from runtime.devices.protocol import Device
 from runtime.runners.vllm.upstream import StagePlace
-from runtime.vllm_plugin.worker import Folded
+from runtime.runners.vllm_ascend.mooncake import StagedConnector
+from runtime.vllm_plugin.worker import Folded, part_of
 from vppc.ir.segment import Segment
 
 
@@ -54,6 +57,23 @@ class AscendFoldWorker(Folded, NPUWorker):  # type: ignore[misc]  # it is not th
     def in_flight_bytes(self) -> int:
         """Those of the buffers for activations in flight."""
         return sum(tensor.nbytes for buffer in self.buffers for tensor in buffer)
+
+    def make_connector(self, kv_cache_config: Any) -> None:
+        """A connector a stage, as Mooncake's other side sees a rank."""
+        if self.vllm_config.kv_transfer_config is not None:
+            parts = {
+                stage: part_of(kv_cache_config, runner.get_kv_cache_spec()) for stage, runner in self._stages.items()
+            }
+            made = StagedConnector(self.vllm_config, kv_cache_config, self._places, parts)
+            kv_transfer_state._KV_CONNECTOR_AGENT = made
+
+    def get_kv_connector_handshake_metadata(self) -> dict[tuple[int, ...], Any] | None:
+        """Where each stage listens, by its number and the TP rank."""
+        connector = kv_transfer_state._KV_CONNECTOR_AGENT
+        if connector is None:
+            return None
+        tp_rank = get_tp_group().rank_in_group
+        return {(stage, tp_rank): said for stage, said in connector.handshakes().items()}
 
     @torch.inference_mode()
     def enter(self, scheduler_output: Any, segment: Segment | None) -> Any:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vppc.errors import InputError
+
+MOONCAKE = "MooncakeConnectorV1"
+"""The connector that :mod:`runtime.runners.vllm_ascend.mooncake` has one of a stage."""
 
 
 def refuse(config: Any, file: str, *, sharded: bool) -> None:
@@ -17,6 +21,40 @@ def refuse(config: Any, file: str, *, sharded: bool) -> None:
     for found, why, remedy in (*_scheduling(config), *_placing(config, sharded)):
         if found:
             raise InputError(f"cannot run in stages on vLLM-Ascend: {why}", file=file, remedy=remedy)
+
+
+def refuse_transfer(config: Any, layers: Sequence[int], file: str) -> None:
+    """Raises InputError for a KV transfer that is not from stages with so many ``layers``, by one connector each."""
+    transfer, parallel = config.kv_transfer_config, config.parallel_config
+    if transfer is None:
+        return
+    told = dict(transfer.get_from_extra_config("prefill", {}))
+    pipeline = {
+        "pp_size": len(layers),
+        "tp_size": parallel.tensor_parallel_size,
+        "pp_layer_partition": ",".join(map(str, layers)),
+    }
+    wrong = {name: told.get(name) for name, value in pipeline.items() if told.get(name) != value}
+    for found, why, remedy in (
+        (
+            transfer.kv_connector != MOONCAKE,
+            f"{transfer.kv_connector} counts the layers of a process, or saves them in one pass",
+            f'"kv_connector": "{MOONCAKE}"',
+        ),
+        (
+            transfer.kv_role != "kv_producer",
+            "who fetches prompts from Mooncake has no pipeline",
+            'fold the side that is "kv_role": "kv_producer"',
+        ),
+        (parallel.data_parallel_size > 1, "replicas with a KV transfer were never tried", "--data-parallel-size 1"),
+        (
+            bool(wrong),
+            f"both sides have to know each stage as a rank of the pipeline, and are told {wrong}",
+            f'"prefill" in kv_connector_extra_config, on both sides, with {json.dumps(pipeline)}',
+        ),
+    ):
+        if found:
+            raise InputError(f"cannot transfer from stages on vLLM-Ascend: {why}", file=file, remedy=remedy)
 
 
 def _scheduling(config: Any) -> Iterator[tuple[bool, str, str]]:
@@ -46,10 +84,16 @@ def _scheduling(config: Any) -> Iterator[tuple[bool, str, str]]:
 def _placing(config: Any, sharded: bool) -> Iterator[tuple[bool, str, str]]:
     """What spreads a model over processes, or its memory, as if a process had one stage."""
     parallel, model, asked = config.parallel_config, config.model_config, config.additional_config or {}
+    replicas = parallel.data_parallel_size > 1
     yield (
-        parallel.data_parallel_size > 1,
-        "a dummy batch is one forward and a batch here is two, so experts' exchanges would not pair",
-        "--data-parallel-size 1",
+        replicas and sharded,
+        "with FlashComm all replicas have as many rows as the one with the most",
+        "VLLM_ASCEND_ENABLE_FLASHCOMM1=0",
+    )
+    yield (
+        replicas and os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING", "1") == "0",
+        "an engine without a process of its own does not pass in step with other replicas",
+        "VLLM_ENABLE_V1_MULTIPROCESSING=1",
     )
     contexts = parallel.prefill_context_parallel_size * parallel.decode_context_parallel_size
     yield contexts > 1, "a chunk is not split over ranks", "no context parallelism"
@@ -69,10 +113,5 @@ def _placing(config: Any, sharded: bool) -> Iterator[tuple[bool, str, str]]:
         sharded and not model.is_moe,
         "with FlashComm a dense model hands on all rows of a small batch, and then takes a part of them",
         "VLLM_ASCEND_ENABLE_FLASHCOMM1=0",
-    )
-    yield (
-        config.kv_transfer_config is not None,
-        "Mooncake's other side numbers the layers of a rank as one run, and a rank here has two",
-        "no KV transfer",
     )
     yield model.enable_sleep_mode, "stages do not load into the pool that sleeps", "no --enable-sleep-mode"

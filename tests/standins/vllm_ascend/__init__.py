@@ -7,6 +7,13 @@ forward, see :mod:`vllm_ascend.noted`.
 """
 
 
+def register_connector() -> None:
+    """The plugin for KV connectors."""
+    from vllm_ascend.distributed.kv_transfer import register_connector as register
+
+    register()
+
+
 def register() -> str:
     """The platform plugin. The vLLM here takes itself for the one that vLLM-Ascend 0.23.0 stands on."""
     import vllm

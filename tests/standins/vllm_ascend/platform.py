@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from vllm.platforms.cpu import CpuPlatform
@@ -22,7 +23,8 @@ class NPUPlatform(CpuPlatform):
                 "vllm_ascend.xlite.xlite_worker.XliteWorker" if xlite else "vllm_ascend.worker.worker.NPUWorker"
             )
         super().check_and_update_config(vllm_config)
+        os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"  # CPUs ask for processes that all import vLLM anew
 
     @classmethod
     def get_device_communicator_cls(cls) -> str:
-        return "vllm.distributed.device_communicators.base_device_communicator.DeviceCommunicatorBase"
+        return "vllm_ascend.distributed.device_communicators.npu_communicator.NPUCommunicator"

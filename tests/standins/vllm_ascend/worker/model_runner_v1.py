@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 from vllm.forward_context import get_forward_context, set_forward_context
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.sequence import IntermediateTensors
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
@@ -18,8 +19,16 @@ from vllm_ascend.ascend_forward_context import (
     set_mc2_tokens_capacity,
 )
 from vllm_ascend.noted import note
+from vllm_ascend.ops.experts import own_experts_only
 from vllm_ascend.ops.rotary_embedding import get_cos_and_sin_slice, set_cos_and_sin, update_cos_sin
 from vllm_ascend.utils import enable_sp
+
+own_experts_only()
+
+
+def nothing_without_metadata(layer: Any, given: Any, made: torch.Tensor) -> torch.Tensor:
+    """What CPUs' attention makes without metadata is not initialized, and experts crash on it."""
+    return torch.zeros_like(made) if get_forward_context().attn_metadata is None else made
 
 
 class NPUModelRunner(CPUModelRunner):
@@ -28,10 +37,13 @@ class NPUModelRunner(CPUModelRunner):
         set_cos_and_sin(vllm_config, self.max_num_reqs, self.uniform_decode_query_len, self.dtype, self.device)
         set_mc2_tokens_capacity(vllm_config, self.max_num_reqs, self.uniform_decode_query_len)
         set_mc2_mask(vllm_config, self.device)
-        self._profiling = False
+        self._profiling = self._dummy = False
 
     def load_model(self) -> None:
         super().load_model()
+        for layer in self.vllm_config.compilation_config.static_forward_context.values():
+            if isinstance(layer, AttentionLayerBase):
+                layer.register_forward_hook(nothing_without_metadata)
         self.model_memory_usage = sum(each.numel() * each.element_size() for each in self.model.parameters())
 
     def initialize_kv_cache(self, kv_cache_config: Any) -> None:
@@ -40,23 +52,21 @@ class NPUModelRunner(CPUModelRunner):
         self.reorder_batch_threshold = 1
 
     def profile_run(self) -> None:
-        """Without layers: what CPUs' attention makes without metadata is not initialized, and experts crash on it."""
-        positions = torch.zeros(self.max_num_tokens, dtype=torch.int64)
-        update_cos_sin(positions)
-        self._profiling = True
-        with (
-            set_forward_context(None, self.vllm_config),
-            set_ascend_forward_context(
-                None,
-                self.vllm_config,
-                num_tokens=len(positions),
-                num_actual_tokens=len(positions),
-                in_profile_run=True,
-                model_instance=self.model,
-            ),
-        ):
-            self._note(positions)
-        self._profiling = False
+        self._dummy_run(self.max_num_tokens, with_prefill=True, is_profile=True)
+
+    @torch.inference_mode()
+    def _dummy_run(
+        self, num_tokens: int, with_prefill: bool = False, uniform_decode: bool = False, is_profile: bool = False
+    ) -> None:
+        """A forward on nobody's tokens, with what the last batch left as its input."""
+        self._profiling, self._dummy = is_profile, True
+        inputs = None
+        if not get_pp_group().is_first_rank:
+            inputs = self.sync_and_gather_intermediate_tensors(num_tokens, None, False)
+        with set_forward_context(None, self.vllm_config, num_tokens=num_tokens):
+            zeros = torch.zeros(num_tokens, dtype=torch.int64)
+            self._model_forward(input_ids=zeros, positions=zeros, intermediate_tensors=inputs)
+        self._profiling = self._dummy = False
 
     def sync_and_gather_intermediate_tensors(
         self, num_tokens: int, intermediate_tensors: IntermediateTensors | None, sync_self: bool
@@ -99,9 +109,10 @@ class NPUModelRunner(CPUModelRunner):
                 inputs_embeds=inputs_embeds,
                 **model_kwargs,
             )
-            self._note(positions)
             if sharded and isinstance(made, IntermediateTensors):
                 made = IntermediateTensors({name: self._own_rows(each) for name, each in made.items()})
+            handed_on = made.tensors.values() if isinstance(made, IntermediateTensors) else ()
+            self._note(positions, {len(each) for each in handed_on})
         return made
 
     def _own_rows(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -110,7 +121,7 @@ class NPUModelRunner(CPUModelRunner):
         padded = torch.nn.functional.pad(tensor, (0, 0, 0, rows * group.world_size - len(tensor)))
         return padded[group.rank_in_group * rows :][:rows].contiguous()
 
-    def _note(self, positions: torch.Tensor) -> None:
+    def _note(self, positions: torch.Tensor, rows: set[int]) -> None:
         """What layers would have found while they ran."""
         context, mask = get_forward_context(), get_mc2_mask()
         comm = context.moe_comm_type
@@ -118,7 +129,9 @@ class NPUModelRunner(CPUModelRunner):
             stage=get_pp_group().rank_in_group,
             process=torch.distributed.get_rank(),
             profiling=self._profiling,
+            dummy=self._dummy,
             tokens=len(positions),
+            rows=sorted(rows),
             layer=context.layer_idx,
             comm=None if comm is None else comm.name,
             capacity=get_mc2_tokens_capacity(),

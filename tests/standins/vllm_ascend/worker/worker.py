@@ -8,6 +8,7 @@ import torch
 import torch_npu
 from vllm.config import set_current_vllm_config
 from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
+from vllm.distributed.kv_transfer import ensure_kv_transfer_initialized
 from vllm.utils.torch_utils import set_random_seed
 from vllm.v1.worker.worker_base import CompilationTimes, WorkerBase
 
@@ -55,19 +56,26 @@ class NPUWorker(WorkerBase):
             return int(self.cache_config.kv_cache_memory_bytes)
         return int(self.requested_memory - self.model_runner.model_memory_usage)
 
+    def get_kv_connector_handshake_metadata(self) -> dict[tuple[int, ...], Any] | None:
+        """Of a server without a pipeline that fetches."""
+        return None
+
     def get_kv_cache_spec(self) -> dict[str, Any]:
         found: dict[str, Any] = self.model_runner.get_kv_cache_spec()
         return found
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
+        self.cache_config.num_gpu_blocks = kv_cache_config.num_blocks
+        ensure_kv_transfer_initialized(self.vllm_config, kv_cache_config)
         self.model_runner.initialize_kv_cache(kv_cache_config)
 
     def compile_or_warm_up_model(self) -> CompilationTimes:
         return CompilationTimes(language_model=0.0, encoder=0.0)
 
+    @torch.inference_mode()
     def execute_model(self, scheduler_output: Any) -> Any:
-        """Of a rank with one stage, which nothing here has."""
-        raise NotImplementedError
+        """Of a server without a pipeline."""
+        return self.model_runner.execute_model(scheduler_output, None)
 
     @torch.inference_mode()
     def sample_tokens(self, grammar_output: Any) -> Any:
