@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from vppc.cli import vppc
 from vppc.compiler import compile_schedule
 from vppc.costs.devices import GIB, find_device
 from vppc.costs.document import read_cost
-from vppc.costs.model import CostModel, Linear
+from vppc.costs.model import CostModel, Linear, ideal_seconds
 from vppc.costs.roofline import roofline_cost
 from vppc.errors import CheckFailed, InputError
 from vppc.ir.document import parse_schedule, schedule_text
@@ -216,6 +217,12 @@ def test_tuned_schedules_keep_to_the_memory(model: ModelSpec) -> None:
     assert min(tight.of(load).free for load in loads_of(free.schedule)) < 0  # the limit did matter
 
 
+def test_more_memory_is_no_slower(model: ModelSpec) -> None:
+    """Whatever fits into less memory fits into more. Searches are local ones, which leaves them a thousandth."""
+    seconds = [tune(on_devices(model, gib))[0].report.makespan for gib in (54.5, 55.0, 57.0, 64.0)]
+    assert all(more <= 1.001 * less for less, more in pairwise(seconds))
+
+
 def test_shorter_chunks_than_fit_leave_room_for_better_layers(model: ModelSpec) -> None:
     """Chunks as long as fit at all allow one split only; with shorter ones layers lie better."""
     task = on_devices(model, 54.5)
@@ -237,6 +244,26 @@ def test_too_little_memory_is_refused_with_what_would_fit(model: ModelSpec) -> N
     [finding] = refused.value.findings
     assert "GiB (--memory)" in finding.remedy
     assert "ranks (--pp)" in finding.remedy
+
+
+@pytest.mark.parametrize(("placement", "vp", "least"), [("v", 2, 0.6895), ("loop", 6, 0.813)])
+def test_quick_searches_find_good_basins(cost: CostModel, placement: str, vp: int, least: float) -> None:
+    """From even layers, behind at first and ahead once layers were moved; from stages that are thin at both ends."""
+    workload = Workload.of([Request("r", 65536)], Limits())
+    search = Search(Prices.of(cost), workload, placement, 4, vp)
+    [found] = search.run(quick=True)
+    assert ideal_seconds(cost, workload.requests, 4) / found.point.value > least
+
+
+def test_a_glance_is_enough_for_very_many_chunks(cost: CostModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for millions of tokens: filling and draining hardly count, so that hardly anything is left to search for."""
+    monkeypatch.setattr("vppc.tuning.search._TOO_MANY", 1000)
+    task = Task(requests=(Request("r", 262144),), cost=cost, model=MODEL, pp=2, placement="v", limits=Limits(1024))
+    best: list[str] = []
+    [tuned] = tune(task, best.append)
+    assert len(tuned.schedule.chunks) >= 256
+    assert tuned.gap < 0.01
+    assert best[0].startswith("best ")
 
 
 def test_searches_repeat_themselves(cost: CostModel) -> None:
@@ -316,8 +343,9 @@ def test_all_costs_together_are_compiled(cost: CostModel) -> None:
 def test_it_says_when_not_to_pipeline(cost: CostModel) -> None:
     task = Task(requests=(Request("r", 100),), cost=cost, model=MODEL, pp=2, effort=0.1)
     done: list[str] = []
-    results = tune(task, lambda: done.append("step"))
+    results = tune(task, done.append)
     assert len(done) == steps(task)
+    assert all(words.startswith("best ") for words in done)  # a plan from the first, short search on
     assert {tuned.placement for tuned in results} == {"straight", "v", "zigzag", "loop"}
     sentences = list(advice(task, results))
     assert sentences[0].startswith("Do not use pipeline parallelism for this: one rank alone")

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def progress(label: str, length: int) -> Iterator[Callable[[], object]]:
-    """What to call after each of ``length`` steps."""
+def progress(label: str, length: int) -> Iterator[Callable[..., object]]:
+    """What to call after each of ``length`` steps; with a few words, which then stand beside the label."""
     if not sys.stderr.isatty():
-        yield lambda: None
+        yield lambda words="": None
         return
     # only where there is a bar to draw: it takes longer to load than most commands run
     from rich.console import Console
@@ -34,4 +34,4 @@ def progress(label: str, length: int) -> Iterator[Callable[[], object]]:
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(label, total=length)
-        yield lambda: bar.advance(task)
+        yield lambda words="": bar.update(task, advance=1, description=f"{label}: {words}" if words else label)

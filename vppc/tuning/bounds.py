@@ -32,7 +32,8 @@ longest chunks that (2) allows for all s and t, no cutting starts earlier, chunk
 to the start of the prompt, T is not to be had with N chunks, nor with any number below n, since (2) also grows with N.
 With n <= N, (1) is looked at once more, with these starts as the prefixes. T is bounded by bisection.
 
-For several prompts (1) with the fewest chunks is used. No order, and no number of buffers, enters any of this.
+For several prompts, and of hundreds of chunks, (1) with the fewest chunks is used. No order, and no number of buffers,
+enters any of this.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ from vppc.tuning.workload import Limits, Workload
 
 _HALVINGS = 14
 """Steps of bisection, of a makespan and of a chunk's start."""
+
+_HUNDREDS = 500
+"""Chunks beyond which (2) takes minutes, while filling and draining are a small part of the makespan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,7 @@ def best_possible(prices: Prices, workload: Workload, ranks: Sequence[int], rang
     """Seconds that no chunking of the workload takes less than, in any order, from the earliest arrival on."""
     problem = _Problem(prices, workload, ranks, ranges)
     low = problem.ranks_bound(problem.fewest)
-    if len(problem.spans) > 1 or problem.allows(low):
+    if len(problem.spans) > 1 or problem.fewest > _HUNDREDS or problem.allows(low):
         return low
     high = 2.0 * low
     while not problem.allows(high):

@@ -35,6 +35,9 @@ class Cooling:
 
 
 _CHECK = 3  # steps from one look at the unsmoothed goal to the next
+_VISITS, _FEWEST_STEPS = 1_000_000, 8
+"""Visits of operations in a descent, at most, and the steps that remain even so: of thousands of chunks, few."""
+
 _MEMORY = 0.8
 """How much of the direction of the last step is kept."""
 
@@ -59,7 +62,8 @@ def descend(case: Case, start: Point, admits: Sequence[Admit], cooling: Cooling,
     even = [1.0] * len(counts)
     order, best = start.order, start
     wiring = case.wired(order)
-    for step in range(cooling.steps):
+    steps = min(cooling.steps, max(_FEWEST_STEPS, _VISITS // (len(sizes) * len(counts))))
+    for step in range(steps):
         quote = case.quote(sizes, counts)
         relist = bool(admits) and step % cooling.relist == 0
         if relist or step % _CHECK == 0:
@@ -69,7 +73,7 @@ def descend(case: Case, start: Point, admits: Sequence[Admit], cooling: Cooling,
                 if now.order is not order:
                     order, wiring = now.order, case.wired(now.order)
             best = min(best, now, key=lambda point: point.value)
-        part = step / cooling.steps
+        part = step / steps
         temperature = _between(cooling.temperature, part) * sum(quote.seconds) / len(quote.seconds)
         width = _between(cooling.width, part)
         _, slopes, slow = wiring.slopes(quote.seconds, quote.transfers, temperature)

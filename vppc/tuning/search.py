@@ -2,9 +2,10 @@
 
 1. Cut prompts into more and more chunks, and let each cutting descend a little, layers included.
 2. Look closer at the best, and between them and their neighbours, with other bounds on chunks in flight: from layers
-   that can be divided, which are made whole after, and from whole layers as even as they can be.
-3. From the best few move single layers, make the order better, settle the sizes again; round them to the alignment
-   and move single units.
+   that can be divided, which are made whole after, and from whole layers as even as they can be. With many stages a
+   rank also from stages that are thin where prompts enter and leave: no descent leads there from equal ones, or back.
+3. From each of these points move single layers and make the order better, since what was behind before may be ahead
+   after. From the best two leap on, settle the sizes again, round them to the alignment and move single units.
 
 Everything is deterministic.
 """
@@ -19,7 +20,7 @@ from itertools import accumulate, pairwise, product
 from vppc.ir.partition import Ranges
 from vppc.ir.placement import hops
 from vppc.tuning.case import Admit, Case, Point
-from vppc.tuning.descent import Cooling, Stages, descend
+from vppc.tuning.descent import Cooling, Stages, descend, nearest
 from vppc.tuning.polish import align, move_layers, whole_layers
 from vppc.tuning.prices import Prices
 from vppc.tuning.room import Room
@@ -32,16 +33,28 @@ _LOOKS = (
     Cooling(140, (0.005, 0.0005), (0.1, 0.002), relist=20),
 )
 _FINISH = Cooling(200, (0.003, 0.0001), (0.02, 0.0005), relist=20)
-_WANDER = 50_000
-"""Visits of operations that are spent on leaps from the best point, times the ranks cubed."""
+_WANDER = 25_000
+"""Visits of operations that are spent on leaps from a point, times the ranks cubed."""
 
 _WANDER_MOST = 2_000_000
+
+_WALKS = 2
+"""Points from which to leap, where they do not have many operations."""
 
 _MANY = 500
 """Operations from which on the search looks at fewer points."""
 
+_TOO_MANY = 10_000
+"""Operations from which on there are so many chunks that fill and drain are small: only a glance is taken."""
+
 _ALIGN = 600_000
 """Visits of operations spent on moving single units between chunks, at most."""
+
+_SWELL = 0.8
+"""How much thicker the stages in the middle are than the mean, and how much thinner those at both ends."""
+
+_SWELLING = 3
+"""Stages a rank from which on that is tried."""
 
 _IN_FLIGHT = (0.75, 1.2, 0.6, 2.0)
 """Chunks in flight, in parts of a chunk's transfers and two more; the most promising first."""
@@ -98,7 +111,7 @@ class Search:
         self.max_in_flight = max_in_flight
 
     def _starts(self) -> list[tuple[float, ...]]:
-        """Layers to start from: divided equally within each rank, and whole ones as even as can be."""
+        """Layers to start from: divided equally within each rank, swelling, and whole ones as even as can be."""
         shape, layers = self.shape, self.prices.layers
         most = [layers] * shape.pp
         if shape.room is not None:
@@ -107,7 +120,8 @@ class Search:
             if split and (sum(most) < layers or min(most) < shape.vp):  # heavy and light layers must be told apart
                 return [_counts(split)]
         totals = _even(layers, most, shape.vp)
-        return [tuple(totals[rank] / shape.vp for rank in shape.ranks), _evenly(totals, shape)]
+        swells = (0.0, _SWELL) if shape.vp >= _SWELLING else (0.0,)
+        return [*(_divided(totals, shape, swell) for swell in swells), _evenly(totals, shape)]
 
     @property
     def cramped(self) -> bool:
@@ -121,32 +135,52 @@ class Search:
 
     @cached_property
     def _glances(self) -> list[_Tried]:
-        return [self._descended(cutting, self.ways[0], _GLANCE, self.starts[0]) for cutting in self._ladder()]
+        """Of every cutting the best from layers that are divided."""
+        starts = self.starts[:1] if self._huge else self.starts[:-1] or self.starts
+        return [
+            min((self._descended(cutting, self.ways[0], _GLANCE, counts) for counts in starts), key=_value)
+            for cutting in self._ladder()
+        ]
 
     def run(self, keep: int = 1, *, quick: bool = False) -> list[Found]:
         """The best points found, ``keep`` at most, the best first; ``quick`` looks less closely."""
-        looks = self._looks(keep, quick)
-        best, *others = sorted([self._finish(tried) for tried in looks], key=_value)
-        admits = [*best.admits, *(admit for way in self.ways for admit in way)]
+        if self._huge:
+            looks = sorted(self._glances, key=_value)[:keep]
+            return [self._aligned(self._with_whole_layers(tried)) for tried in looks]
+        finished = sorted(map(self._finish, self._looks(keep, quick)), key=_value)
+        first = finished[: 1 if quick or _many(finished[0]) else _WALKS]
         visits = 0 if quick else int(min(_WANDER_MOST, _WANDER * self.shape.pp**3) * self.effort)
-        case, point = wander(best.case, best.point, admits, visits, layers=bool(self.groups))
-        point = descend(case, point, best.admits, _FINISH)
-        best = replace(best, case=case, point=case.resequenced(point, 2))
-        return [self._aligned(tried) for tried in (best, *others[: keep - 1])]
+        finished[: len(first)] = [self._leapt(tried, visits) for tried in first]
+        return [self._aligned(tried) for tried in sorted(finished, key=_value)[:keep]]
+
+    def _leapt(self, tried: _Tried, visits: int) -> _Tried:
+        """Where leaps from a point lead, settled."""
+        admits = [*tried.admits, *(admit for way in self.ways for admit in way)]
+        case, point = wander(tried.case, tried.point, admits, visits, layers=bool(self.groups))
+        point = descend(case, point, tried.admits, _FINISH)
+        return replace(tried, case=case, point=case.resequenced(point, 2))
+
+    @property
+    def _huge(self) -> bool:
+        return len(self.shape.cutting) * len(self.shape.ranks) >= _TOO_MANY
 
     def _looks(self, keep: int, quick: bool) -> list[_Tried]:
-        """The best few points of a close look, their layers whole."""
+        """The best points of a close look, their layers whole: all of them where that takes little."""
         cuttings = self._around(self._glances)
         chosen: list[_Tried] = []
         for counts, cooling in product(self.starts, _LOOKS[:1] if quick else _LOOKS):
             looks = [self._descended(cutting, self.ways[0], cooling, counts) for cutting in cuttings]
             looks.sort(key=_value)
-            for tried in looks[: 2 if len(looks[0].case.cutting) * len(self.shape.ranks) < _MANY else 1]:
+            for tried in looks[: 1 if _many(looks[0]) else 2]:
                 looks += [self._descended(tried.case.cutting, admits, cooling, counts) for admits in self.ways[1:]]
             looks.sort(key=_value)
             chosen += map(self._with_whole_layers, looks[: max(2, keep)])
         allowed = [tried for tried in chosen if tried.case.allows(tried.point.counts)]
-        return sorted(allowed or chosen, key=_value)[: keep if quick else max(3, keep)]
+        best: dict[object, _Tried] = {}
+        for tried in sorted(allowed or chosen, key=_value):
+            best.setdefault((tried.case.cutting.pieces, tried.point.counts), tried)
+        points = list(best.values())
+        return points[: keep if quick else max(3, keep)] if _many(points[0]) else points
 
     def _aligned(self, tried: _Tried) -> Found:
         tries = min(1500, _ALIGN // (len(tried.case.cutting) * len(tried.case.ranks)))
@@ -159,7 +193,7 @@ class Search:
         useful = 2 * min(len(self.shape.ranks), 2 * self.shape.pp)
         tokens = sum(run.tokens for run in workload.runs)
         shortest = tokens / (len(fewest) + useful * max(1, len(fewest.movable)))
-        steps = (0.0, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
+        steps = (0.0, 0.35) if self._huge else (0.0, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
         return _distinct(workload.cut(1.0 / ((1.0 - part) / workload.limits.most + part / shortest)) for part in steps)
 
     def _around(self, glances: Sequence[_Tried]) -> list[Cutting]:
@@ -214,6 +248,10 @@ class Search:
         return replace(tried, point=case.resequenced(point, 3))
 
 
+def _many(tried: _Tried) -> bool:
+    return len(tried.case.cutting) * len(tried.case.ranks) >= _MANY
+
+
 def _value(tried: _Tried) -> float:
     return tried.point.value
 
@@ -229,6 +267,19 @@ def _even(layers: int, most: Sequence[int], least: int) -> list[int]:
         open_ranks = [rank for rank, total in enumerate(totals) if total < most[rank]] or range(len(most))
         totals[min(open_ranks, key=totals.__getitem__)] += 1
     return totals
+
+
+def _divided(totals: Sequence[int], shape: Case, swell: float) -> tuple[float, ...]:
+    """Layers that are divided among the stages of each rank: equally, or more in the middle of the pipeline."""
+    stages = len(shape.ranks)
+    weights = [1.0 + swell * (1.0 - 2.0 * abs((2 * stage + 1) / stages - 1.0)) for stage in range(stages)]
+    counts = [0.0] * stages
+    for total, mine in zip(totals, shape.rank_stages, strict=True):
+        whole = sum([weights[stage] for stage in mine])
+        shares = nearest([total * weights[stage] / whole for stage in mine], 1.0, total, total)
+        for stage, share in zip(mine, shares, strict=True):
+            counts[stage] = share
+    return tuple(counts)
 
 
 def _evenly(totals: Sequence[int], shape: Case) -> tuple[float, ...]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import inf
 from typing import Any
 
-from vppc.analysis.memory import Memory, loads_of
+from vppc.analysis.memory import Memory, RankLoad, loads_of
 from vppc.analysis.report import Report, predict
 from vppc.compiler import run_passes
 from vppc.costs.devices import GIB
@@ -60,7 +61,10 @@ _SHORTENINGS = 4
 """... and how often, at most."""
 
 _TIGHTENINGS = 4
-"""Searches of one placement under a memory limit, at most."""
+"""Searches of one placement under a memory limit, at most..."""
+
+_FEW_BUFFERS = (3, 4)
+"""... and the buffers a rank with which it is tried beside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,8 +200,10 @@ def steps(task: Task) -> int:
     return len(pairs) + len({name for name, _ in pairs})
 
 
-def tune(task: Task, done: Callable[[], object] = lambda: None) -> tuple[Tuned, ...]:
-    """The best schedule found of each placement, the best first; ``done`` is called after each of :func:`steps`.
+def tune(task: Task, done: Callable[[str], object] = lambda best: None) -> tuple[Tuned, ...]:
+    """The best schedule found of each placement, the best first.
+
+    ``done`` is called after each of :func:`steps`, with the best so far in words; from the first, short search on.
 
     Of a placement with several vp, the two that a short search likes best are searched in full; more quickly where it
     likes another placement much better. With ``task.memory`` placements that do not fit are left out, and their steps.
@@ -209,18 +215,23 @@ def tune(task: Task, done: Callable[[], object] = lambda: None) -> tuple[Tuned, 
         for search in _searches(task, prices, placement, vp):
             search.promise()  # the short search, which it remembers
             contest.setdefault(placement, []).append(search)
-        done()
+        done(_so_far(search.promise() for searches in contest.values() for search in searches))
     results = []
     for chosen in _chosen(contest.values()):
         found: list[Tuned] = []
         for search, quick in chosen:
             found += _fitting(task, prices, search, quick)
-        done()
         if found:
             results.append(min(found, key=lambda tuned: tuned.value))
+        done(_so_far(tuned.value for tuned in results))
     if not results:
         raise CheckFailed((_too_little(task),))
     return tuple(sorted(results, key=lambda tuned: tuned.value))
+
+
+def _so_far(values: Iterable[float]) -> str:
+    best = min(values, default=inf)
+    return f"best {best:.4g} s" if best < inf else ""
 
 
 def _chosen(contest: Iterable[list[Search]]) -> Iterator[list[tuple[Search, bool]]]:
@@ -280,7 +291,11 @@ def _search(
 
 
 def _fitting(task: Task, prices: Prices, search: Search, quick: bool) -> list[Tuned]:
-    """What a search finds, and fits: searched again, with room for what the plan needs, as often as that may help."""
+    """What a search finds, and fits: searched again, with room for what the plan needs, as often as that may help.
+
+    Every buffer makes chunks shorter. So where memory leaves layers little choice, plans with fewer buffers than are
+    asked for are tried against it, which may have to wait for one.
+    """
     shape: Case = search.shape
     quick = quick or task.effort < _QUICK
     again: Search | None = search
@@ -291,14 +306,37 @@ def _fitting(task: Task, prices: Prices, search: Search, quick: bool) -> list[Tu
         room = again.shape.room
         if room is None:
             return tuned
-        loads = [loads_of(each.schedule) for each in tuned]
-        fit = [
-            each for each, its in zip(tuned, loads, strict=True) if all(room.memory.of(load).free >= 0 for load in its)
-        ]
-        if fit:
+        fit = [each for each in tuned if _fits(room.memory, loads_of(each.schedule))]
+        if fit and again is search:
             return fit
-        again = _search(task, prices, again.workload, shape.placement, shape.vp, room.beside(loads[0]))
-    return []
+        if fit:
+            return [*fit, *_with_few_buffers(task, prices, search)]
+        loads = loads_of(tuned[0].schedule)
+        again = _search(task, prices, again.workload, shape.placement, shape.vp, room.beside(loads))
+    return list(_with_few_buffers(task, prices, search))
+
+
+def _with_few_buffers(task: Task, prices: Prices, search: Search) -> Iterator[Tuned]:
+    """What quick searches find with room for a few buffers, and fits with so many."""
+    shape: Case = search.shape
+    assert shape.room is not None
+    for most in _FEW_BUFFERS if search.cramped else ():
+        room = shape.room.beside([replace(load, buffers=most) for load in shape.room.loads])
+        few = _search(task, prices, search.workload, shape.placement, shape.vp, room)
+        if few is None:
+            return
+        limit = most if task.max_buffers is None else min(most, task.max_buffers)
+        [found] = few.run(quick=True)
+        try:
+            tuned = finished(replace(task, max_buffers=limit), prices, found)
+        except InputError:  # no way to run this order with so few
+            continue
+        if _fits(room.memory, loads_of(tuned.schedule)):
+            yield tuned
+
+
+def _fits(memory: Memory, loads: Sequence[RankLoad]) -> bool:
+    return all(memory.of(load).free >= 0 for load in loads)
 
 
 def _too_little(task: Task) -> Finding:
