@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,13 @@ from click.testing import CliRunner
 
 from tests.plans import DEEPSEEK, compiled, price
 from vppc.cli import main, vppc
-from vppc.compare import Case, Outcome, Row, cases, compare, equal_prompts, gain, judge, widened
+from vppc.compare import Case, Machine, Outcome, Row, cases, compare, equal_prompts, gain, judge, widened
 from vppc.compiler import compile_schedule
+from vppc.costs.devices import DEVICES, find_device
 from vppc.costs.document import cost_json
 from vppc.costs.model import CostModel, LayerCost
 from vppc.ir.schedule import Model, Request
+from vppc.models.load import load_model
 from vppc.passes.strategies import Options
 
 UNIT = CostModel((LayerCost(4, per_pair=1.0),), name="unit")
@@ -77,6 +81,19 @@ def test_processes_change_nothing_and_every_case_is_reported() -> None:
     assert len(calls) == 8
 
 
+@pytest.mark.parametrize("device", list(DEVICES))
+def test_processes_are_handed_machines(device: str) -> None:
+    """What a case holds has to reach another process, whatever device it is for."""
+    machine = Machine(load_model("qwen3-8b"), find_device(device))
+    [case] = contest("cpp", sizes=(2,))
+    assert pickle.loads(pickle.dumps(replace(case, machine=machine))).machine == machine
+
+
+def test_processes_judge_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    judged = ("compare", "--model", "qwen3-8b", "--device", "h200", "--pp", "2", "--tokens", "64K", "--strategy", "cpp")
+    assert run(capsys, *judged, "--jobs", "2") == run(capsys, *judged)
+
+
 def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as exited:
         main(["compare", *map(str, arguments)])
@@ -101,6 +118,7 @@ queue  strategy                     1      2  chunks  tokens/s  efficiency  bubb
     4  dcpp (wait, 0 warm-ups)  28 s*  34 s        4     0.143       71.4%      28.6% 28.6%
     4  vpp-async                25 s*  31 s        4      0.16       80.0%      20.0% 20.0%
 
+efficiency: the ideal, the prompts' work without what chunks cost, shared evenly, over the makespan
 chunks that may run ahead: vpp-async 3; cpp, dcpp 6 (vppc serve-sim: cpp and dcpp 2, as engines)
 
 dcpp (wait, 0 warm-ups) is cpp for 4, to every digit in its best chunks of 1: none is cut below --min-chunk, 4,096
@@ -153,7 +171,7 @@ def test_costs_of_a_file_and_by_roofline_stand_one_after_another(
 ) -> None:
     options = ("--model", "glm-5.2", "--tp", "8", "--strategy", "cpp", "--tokens", "9000", "--chunk-size", "8192")
     _, out, _ = run(capsys, "--cost", unit, "--cost", unit, *options)
-    headings = [line for line in out.splitlines() if "makespan" in line]
+    headings = [line for line in out.splitlines() if "makespan of" in line]
     assert [line.split(",")[0] for line in headings] == ["unit", "glm-5.2-910c-tp8-bf16"]
 
 
@@ -222,7 +240,7 @@ def test_the_edge_is_printed(unit: Path, capsys: pytest.CaptureFixture[str]) -> 
     sizes = ("--chunk-size", "2", "--chunk-size", "4")
     _, out, _ = run(capsys, "--cost", unit, "--strategy", "cpp", "--strategy", "vpp", "--tokens", "8", *sizes)
     note = "smaller chunks may be better still (--chunk-size): the smallest are best for cpp at 8; vpp at 8"
-    assert out.splitlines()[9] == note
+    assert out.splitlines()[10] == note
 
 
 BIG = (
@@ -325,7 +343,14 @@ def test_what_takes_no_time_is_compared_too(tmp_path: Path, capsys: pytest.Captu
 def test_one_strategy_alone_has_no_table_of_gains(unit: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "--cost", unit, "--strategy", "cpp", *SMALL)
     assert "gains over" not in out
-    assert len(out.splitlines()) == 7
+    assert len(out.splitlines()) == 8
+
+
+def test_several_prompts_are_said_to_be_priced_alone(unit: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for tokens, said in ((("4",), "one prompt"), (("4", "6"), "each prompt alone")):
+        prompts = (word for each in tokens for word in ("--tokens", each))
+        _, out, _ = run(capsys, "--cost", unit, "--strategy", "cpp", "--chunk-size", "1", *prompts)
+        assert out.startswith(f"unit, 2 ranks: makespan of {said} by chunk size (* best)\n")
 
 
 def test_refusals_do_not_win() -> None:

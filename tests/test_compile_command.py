@@ -39,7 +39,18 @@ def test_a_written_file_is_summed_up_on_stderr(tmp_path: Path) -> None:
     plan = str(tmp_path / "plan.json")
     written = compile_with("--chunks", "5", "--strategy", "vpp", "-o", plan)
     assert written.stdout == ""
-    assert written.stderr == f"{plan}: 61 instructions on 2 ranks, proven\n"
+    assert written.stderr == f"{plan}: 61 instructions on 2 ranks, proven; up to 3 chunks may run ahead\n"
+
+
+def test_chunks_of_the_default_size_are_noted(tmp_path: Path) -> None:
+    options = ("--tokens", "64K", "--cost", COST, "-o", str(tmp_path / "plan.json"))
+    note = "note: chunks of 8,192 tokens are a default, no recommendation: vppc compare finds each strategy's best size"
+    assert compile_with(*options).stderr.splitlines()[1:] == [note]
+    assert len(compile_with(*options, "--chunk-size", "8192").stderr.splitlines()) == 1
+    limits = (("cpp", "--max-buffers", 3), ("vpp-packed", "--max-in-flight", 4))
+    for strategy, option, most in limits:
+        said = compile_with(*options, "--strategy", strategy, option, str(most)).stderr.splitlines()[0]
+        assert said.endswith(f", proven; up to {most} chunks may run ahead")
 
 
 def test_a_prompt_longer_than_the_models_context_is_noted() -> None:
@@ -48,6 +59,25 @@ def test_a_prompt_longer_than_the_models_context_is_noted() -> None:
         "note: a prompt has 131,072 tokens, but qwen3-235b-a22b is published for 40,960: serve it with rotary "
         'scaling, in its config.json "rope_scaling": {"rope_type": "yarn", "factor": 4.0, ..}\n'
     )
+
+
+def test_a_longer_prompt_than_yarn_makes_possible_is_noted_with_the_factor_that_would(tmp_path: Path) -> None:
+    config, plan = tmp_path / "stretched.json", str(tmp_path / "plan.json")
+
+    def noted(factor: int) -> str:
+        """Of a prompt of 512K tokens, for a model that was trained for 4K."""
+        scaling = {"type": "yarn", "factor": factor, "original_max_position_embeddings": 4096}
+        tiny = {"num_hidden_layers": 8, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 128}
+        config.write_text(json.dumps({**tiny, "intermediate_size": 128, "rope_scaling": scaling}))
+        machine = ("--model", str(config), "--device", "h200", "--chunk-size", "64K")
+        return compile_with("--tokens", "512K", *machine, "-o", plan).stderr
+
+    assert (
+        "note: a prompt has 524,288 tokens, but stretched is published for 163,840: serve it with a larger factor "
+        "of rotary scaling, in its config.json: 128.0 times the 4,096 that it was trained for\n"
+    ) in noted(40)
+    assert "published for 520,192" in noted(127)
+    assert "published for" not in noted(128)
 
 
 def test_a_plan_that_fits_says_how_full_the_fullest_rank_is(tmp_path: Path) -> None:
@@ -91,7 +121,7 @@ def test_uneven_ranks_are_noted_with_what_to_do(tmp_path: Path) -> None:
         "note: rank 3 has 18 of 61 layers, 18.0% more work than the mean: "
         "vppc tune searches for better layers and stages"
     )
-    assert len(compile_with("--tokens", "64K", "--cost", COST, "-o", plan).stderr.splitlines()) == 1
+    assert "rank" not in compile_with("--tokens", "64K", "--cost", COST, "-o", plan).stderr.split("\n", 1)[1]
 
 
 def test_layers_are_shared_out_by_costs_on_request() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from vppc.analysis.memory import check_memory
+from vppc.analysis.memory import Memory, check_memory, memory_of
 from vppc.costs.devices import MULTIPLIED, Device, find_device
 from vppc.costs.document import check_layers, read_cost
 from vppc.costs.model import CostModel
@@ -87,6 +87,12 @@ class Machine:
             return schedule
         return check_memory(schedule, self.spec, self._device(), tp=self.tp, ep=self.ep, weight_dtype=self.weight_dtype)
 
+    def memory(self) -> Memory | None:
+        """The model on the device that it is priced on, without a schedule; None without a model."""
+        if self.spec is None:
+            return None
+        return memory_of(self.spec, self._device(), tp=self.tp, ep=self.ep, weight_dtype=self.weight_dtype)
+
     def _device(self) -> Device:
         return find_device(self.device or DEFAULT_DEVICE)
 
@@ -122,8 +128,20 @@ def note_context(spec: ModelSpec | None, prompts: Iterable[Request]) -> None:
     longest = max((request.prompt_tokens for request in prompts), default=0)
     if spec is not None and spec.context and longest > spec.context:
         click.echo(
-            f"note: a prompt has {count(longest, 'token')}, but {spec.name} is published for "
-            f"{count(spec.context)}: serve it with rotary scaling, in its config.json "
-            f'"rope_scaling": {{"rope_type": "yarn", "factor": {ceil(longest / spec.context)}.0, ..}}',
+            f"note: a prompt has {count(longest, 'token')}, but {spec.name} is published for {count(spec.context)}: "
+            f"serve it with {_longer(spec, longest)}",
             err=True,
         )
+
+
+def _longer(spec: ModelSpec, longest: int) -> str:
+    """What serves a model with longer prompts than it was published for."""
+    if spec.rotary == "yarn":
+        return (
+            f"a larger factor of rotary scaling, in its config.json: {ceil(longest / spec.trained)}.0 times the "
+            f"{count(spec.trained)} that it was trained for"
+        )
+    if spec.rotary:
+        return f"rotary scaling that is made for them; its config.json has {spec.rotary}"
+    factor = ceil(longest / spec.context)
+    return f'rotary scaling, in its config.json "rope_scaling": {{"rope_type": "yarn", "factor": {factor}.0, ..}}'

@@ -85,7 +85,7 @@ process has 60.96 to 61.27 GiB (issue 1127 there; sgl-project/sglang, issue 2983
 def _ascend(name: str, bf16: float, network: float) -> Device:
     return Device(
         name=name,
-        flops=MappingProxyType({"bf16": bf16, "int8": 2 * bf16}),
+        flops={"bf16": bf16, "int8": 2 * bf16},
         bandwidth=1.6 * TERA,
         memory=_ASCEND_MEMORY,
         link=196 * GB,
@@ -103,7 +103,7 @@ def _ascend(name: str, bf16: float, network: float) -> Device:
 def _nvidia(name: str, bf16: float, fp32: float, bandwidth: float, memory: int, link: float, network: float) -> Device:
     return Device(
         name=name,
-        flops=MappingProxyType({"fp32": fp32, "bf16": bf16, "fp8": 2 * bf16, "int8": 2 * bf16}),
+        flops={"fp32": fp32, "bf16": bf16, "fp8": 2 * bf16, "int8": 2 * bf16},
         bandwidth=bandwidth,
         memory=memory,
         link=link,
@@ -120,7 +120,7 @@ def _nvidia(name: str, bf16: float, fp32: float, bandwidth: float, memory: int, 
 
 _CPU = Device(
     name="cpu",
-    flops=MappingProxyType({"fp32": 4.1 * TERA, "bf16": 4.1 * TERA, "int8": 16.4 * TERA}),
+    flops={"fp32": 4.1 * TERA, "bf16": 4.1 * TERA, "int8": 16.4 * TERA},
     bandwidth=204.8 * GB,
     memory=512 * GIB,
     link=20 * GB,

@@ -139,6 +139,7 @@ class _Reader:
         config = self._config
         self._refuse_what_is_not_counted()
         attention, indexer = self._attention(), self._indexer()
+        rotary, trained, context = _rotary(config)
         return ModelSpec(
             name=name,
             hidden=config["hidden_size"],
@@ -148,7 +149,9 @@ class _Reader:
             indexer=indexer,
             tied=config.get("tie_word_embeddings", False),
             mtp=config.get("num_nextn_predict_layers", 0),
-            context=_context(config),
+            context=context,
+            rotary=rotary,
+            trained=trained,
             weight_dtype=_weight_dtype(config),
         )
 
@@ -291,16 +294,18 @@ def _run_lengths(feed_forwards: list[FeedForward], modes: list[IndexerMode]) -> 
     return tuple(LayerKind(len(list(same)), feed_forward, mode) for (feed_forward, mode), same in groups)
 
 
-def _context(config: Config) -> int:
-    """The longest prompt, of which YaRN makes more: ``factor`` times what the model was trained for."""
+def _rotary(config: Config) -> tuple[str, int, int]:
+    """The kind of rotary scaling, "" for none; the length that was trained for; and the longest prompt, of which YaRN
+    makes more: ``factor`` times the trained length."""
     published = config.get("max_position_embeddings", 0)
     scaling = config.get("rope_parameters", config.get("rope_scaling", {}))
-    if scaling.get("rope_type", scaling.get("type")) != "yarn":
-        return published
+    kind = str(scaling.get("rope_type", scaling.get("type", "default")))
+    if kind != "yarn":
+        return "" if kind == "default" else kind, published, published
     factor, trained = scaling.get("factor"), scaling.get("original_max_position_embeddings", published)
     if not isinstance(factor, int | float) or not isinstance(trained, int) or not 1 <= factor * trained < LARGEST:
-        return published
-    return max(published, int(factor * trained))
+        return kind, published, published
+    return kind, trained, max(published, int(factor * trained))
 
 
 def _weight_dtype(config: Config) -> str:

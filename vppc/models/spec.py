@@ -117,8 +117,9 @@ class ModelSpec:
     prediction come on top and are no part of prefill.
 
     ``weight_dtype`` is what the config says that the weights are kept in, ``tied`` whether the head is the
-    embedding, ``context`` the longest prompt the model was made for (0: not said), and ``published_dtype`` what a
-    preset's published weights are kept in, when that is not ``weight_dtype`` ("": it is).
+    embedding, ``context`` the longest prompt the model was made for (0: not said), by a ``rotary`` scaling
+    ("": none), which, where it is YaRN, stretches ``trained`` tokens, and ``published_dtype`` what a preset's
+    published weights are kept in, when that is not ``weight_dtype`` ("": it is).
     """
 
     name: str
@@ -130,6 +131,8 @@ class ModelSpec:
     tied: bool = False
     mtp: int = 0
     context: int = 0
+    rotary: str = ""
+    trained: int = 0
     weight_dtype: str = "bf16"
     published_dtype: str = ""
 
