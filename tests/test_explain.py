@@ -304,6 +304,15 @@ def test_the_explanation_of_the_paper_s_ablation_reads_well(tmp_path: Path) -> N
     assert explain(file) == (GOLDEN / "explain.txt").read_text()
 
 
+def test_what_would_help_is_said_to_be_of_no_known_memory_where_ranks_have_a_limit(tmp_path: Path) -> None:
+    file = str(tmp_path / "plan.json")
+    said = "what these need of the memory that ranks have is not known here; vppc compile with the same --model says\n"
+    options = ("--pp", "2", "--tokens", "64K", "--strategy", "cpp", "--model", "qwen3-8b", "--device", "h200")
+    assert CliRunner().invoke(vppc, ["compile", *options, "-o", file]).exit_code == 0
+    assert said in explain(file)
+    assert said not in explain(saved(tmp_path, deepseek("cpp", (65536,), 16384, 2)))
+
+
 def test_a_moment_follows_waits_from_rank_to_rank(tmp_path: Path) -> None:
     file = saved(tmp_path, paper("cpp", 2, 3, transfer=0.5))
     assert explain(file, "--at", "1s") == explain(file, "--at", "1000ms")

@@ -35,11 +35,15 @@ _TAPERS = ((0.6, 0.4), (0.5, 0.3, 0.2), (0.4, 0.3, 0.2, 0.1))
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a schedule comes to: seconds, the mean TTFT among them, and the most activation buffers of a rank."""
+    """What a schedule comes to: seconds, the mean TTFT among them, and the most activation buffers of a rank.
+
+    ``limited``: its file says what memory its ranks have.
+    """
 
     makespan: float
     ttft: float
     buffers: int
+    limited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,8 @@ def outcome(schedule: Schedule, cost: CostModel) -> Outcome:
     timing = simulate(schedule, OpCosts.of(schedule, cost), cost.interference)
     known = [ttft for ttft in first_tokens(schedule, timing) if ttft is not None]
     buffers = max((program.buffers for program in schedule.programs), default=0)
-    return Outcome(makespan(schedule, timing), sum(known) / len(known) if known else 0.0, buffers)
+    limited = any("limit" in program.extra.get("memory", ()) for program in schedule.programs)
+    return Outcome(makespan(schedule, timing), sum(known) / len(known) if known else 0.0, buffers, limited)
 
 
 def with_free_transfers(schedule: Schedule, cost: CostModel) -> Outcome:

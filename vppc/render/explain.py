@@ -116,6 +116,8 @@ def trials_notes(before: Outcome, trials: Sequence[Trial], refused: Sequence[str
         yield f"no gain: {', '.join(others)}"
     if refused:
         yield f"not possible here: {', '.join(refused)}"
+    if before.limited and any(trial.gain_over(before) > NEGLIGIBLE for trial in trials):
+        yield "what these need of the memory that ranks have is not known here; vppc compile with the same --model says"
 
 
 def trials_table(before: Outcome, trials: Sequence[Trial]) -> Table | None:
