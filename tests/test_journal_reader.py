@@ -350,6 +350,7 @@ rank  compute  collective  exposed transfer  launch stall  free  bubble  hidden 
    0     18 s         0 s          750.0 ms           0 s   9 s   32.4%              0 s
    1     18 s         0 s          750.0 ms           3 s   6 s   32.4%              0 s
 bubble: launch stall (until the first input) and free; transfers: exposed is waited for, hidden is not
+efficiency: the ideal, the prompts' work without what chunks cost, shared evenly, over the makespan
 
 planned    9.750 s; measured 27.75 s, 2.846 of it
 forwards   took 3.000 of what was planned

@@ -24,6 +24,7 @@ rank  compute  collective  exposed transfer  launch stall  free  bubble  hidden 
    0    300 s         0 s               2 s           0 s  60 s   16.6%              8 s
    1    300 s         0 s               2 s          10 s  50 s   16.6%              8 s
 bubble: launch stall (until the first input) and free; transfers: exposed is waited for, hidden is not
+efficiency: the ideal, the prompts' work without what chunks cost, shared evenly, over the makespan
 """
 
 

@@ -36,6 +36,7 @@ from vppc.passes.strategies import (
     Options,
     Pass,
     layout_of,
+    run_ahead,
 )
 from vppc.render.tables import count, percent
 
@@ -43,6 +44,7 @@ DEVICES_A_RANK = click.IntRange(1, 1024)
 
 
 SECONDS = Number(min=0.0, max=1e9)
+_DEFAULT_SIZE = "chunks of {} tokens are a default, no recommendation: vppc compare finds each strategy's best size"
 UNEVEN = 0.02
 """How much more work than the mean a rank may have before that is worth a note."""
 
@@ -66,7 +68,13 @@ UNEVEN = 0.02
 @click.option("--cost", "cost_file", metavar="FILE", help="Cost file: seconds of a layer and of a transfer.")
 @click.option("--device", help="Price --model on it if no --cost, and check its memory [default without --cost: 910c].")
 @click.option("--tp", type=DEVICES_A_RANK, default=1, show_default=True, help="Devices a rank: tensor parallel ways.")
-@click.option("--ep", type=DEVICES_A_RANK, default=1, show_default=True, help="Expert parallel ways within a rank.")
+@click.option(
+    "--ep",
+    type=DEVICES_A_RANK,
+    default=1,
+    show_default=True,
+    help="Devices that share the experts: of one rank, or, if more than --tp, of replicas of it.",
+)
 @click.option("--weight-dtype", help="Of --model's weights: bf16, fp8, w8a8 or fp32 [default: the config's].")
 @NETWORK
 @click.option("--chunk-size", type=COUNT, default=8192, show_default=True, help="Tokens a chunk, or dynamic budget.")
@@ -190,10 +198,14 @@ def command(
     note_context(spec, prompts)
     if output not in (None, "-"):
         count_of = sum(map(len, schedule.programs))
-        click.echo(f"{output}: {count(count_of, 'instruction')} on {count(options.pp, 'rank')}, proven", err=True)
+        size = f"{count(count_of, 'instruction')} on {count(options.pp, 'rank')}"
+        ahead = f"up to {count(run_ahead(options), 'chunk')} may run ahead"
+        click.echo(f"{output}: {size}, proven; {ahead}", err=True)
         if known := known_memory(schedule):
             click.echo(memory_line(known), err=True)
         _note_imbalance(schedule, cost, balanced=options.split == BALANCED)
+        if chunks is None and context.get_parameter_source("chunk_size") is ParameterSource.DEFAULT:
+            click.echo(f"note: {_DEFAULT_SIZE.format(count(options.chunk_size))}", err=True)
 
 
 def _note_imbalance(schedule: Schedule, cost: CostModel, *, balanced: bool) -> None:

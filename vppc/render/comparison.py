@@ -7,6 +7,7 @@ from itertools import groupby
 
 from vppc.compare import Outcome, Row, gain
 from vppc.passes.strategies import run_ahead
+from vppc.render.report import EFFICIENCY
 from vppc.render.tables import count, percent, printable, seconds, signed_percent, table
 
 _RANKS_SHOWN = 4
@@ -18,7 +19,7 @@ def comparison_text(rows: Sequence[Row], subject: str) -> str:
     blocks: list[str] = []
     for _, group in groupby(rows, key=lambda row: row.case.cost):
         mine = list(group)
-        blocks.append(f"{_heading(mine)}\n\n{_makespans(mine)}\n\n{_ahead(mine)}")
+        blocks.append(f"{_heading(mine)}\n\n{_makespans(mine)}\n\n{EFFICIENCY}\n{_ahead(mine)}")
         blocks += ["\n".join(edges)] if (edges := list(_edges(mine))) else []
         blocks += ["\n".join(twins)] if (twins := list(_twins(mine))) else []
         if any(row.case.contestant != subject for row in mine):
@@ -31,7 +32,10 @@ def comparison_text(rows: Sequence[Row], subject: str) -> str:
 def _heading(rows: Sequence[Row]) -> str:
     case = rows[0].case
     name = printable(case.cost.name) or "unnamed costs"
-    prompts = "one prompt" if all(len(row.case.queue.requests) == 1 for row in rows) else "all prompts"
+    queues = {row.case.queue.name: len(row.case.queue.requests) for row in rows}
+    prompts = "all prompts"
+    if all(requests == 1 for requests in queues.values()):
+        prompts = "one prompt" if len(queues) == 1 else "each prompt alone"
     return f"{name}, {count(case.options.pp, 'rank')}: makespan of {prompts} by chunk size (* best)"
 
 

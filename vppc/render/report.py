@@ -12,6 +12,8 @@ from vppc.render.tables import count, percent, printable, seconds, table
 LISTED_REQUESTS = 8
 """So many requests are listed one by one; of more, the distribution of their first tokens is shown."""
 
+EFFICIENCY = "efficiency: the ideal, the prompts' work without what chunks cost, shared evenly, over the makespan"
+"""What tables with an efficiency say below it."""
 _LEGEND = "bubble: launch stall (until the first input) and free; transfers: exposed is waited for, hidden is not"
 
 
@@ -99,4 +101,4 @@ def _ranks(report: Report) -> str:
         ],
         align=">",
     )
-    return f"{lines}\n{_LEGEND}"
+    return f"{lines}\n{_LEGEND}\n{EFFICIENCY}"

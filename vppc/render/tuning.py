@@ -16,6 +16,11 @@ from vppc.tuning.engines import PLAN, PLUGIN, Setting, engine_settings
 from vppc.tuning.robust import Robustness
 from vppc.tuning.tune import Tuned, mean_ttft
 
+_LEGEND = (
+    "to any order, to any chunking: what another one could be quicker by at most; costs off: how much longer it takes "
+    "where costs are others"
+)
+
 
 def tuning_text(results: Sequence[Tuned], others: Sequence[Beside], advice: Sequence[str], plan: str = PLAN) -> str:
     """The best of each placement, what it gains, and its chunks, layers and time; the best comes first.
@@ -36,7 +41,7 @@ def tuning_text(results: Sequence[Tuned], others: Sequence[Beside], advice: Sequ
 
 def _placements(results: Sequence[Tuned]) -> str:
     headers = ("placement", "vp", "chunks", "makespan", "efficiency", "to any order", "to any chunking", "costs off")
-    return table(
+    found = table(
         headers,
         [
             (
@@ -53,6 +58,7 @@ def _placements(results: Sequence[Tuned]) -> str:
             for tuned in results
         ],
     )
+    return f"{found}\n{_LEGEND}"
 
 
 def _gains(best: Tuned, others: Sequence[Beside]) -> str:

@@ -13,6 +13,7 @@ from vppc.errors import InputError
 from vppc.render.html_report import charts
 from vppc.render.html_report.page import Page, Section, html_table, origin, paragraph
 from vppc.render.html_report.scheme import WORK
+from vppc.render.report import EFFICIENCY
 from vppc.render.tables import count, percent, seconds, signed_percent
 from vppc.validation import OPEN, Count, Seconds, validate
 
@@ -174,7 +175,7 @@ def _tuning(document: TuningDocument, file: str, title: str, provenance: Mapping
     )
     layers = " ".join(str(last - first) for first, last in best["layers"])
     sections = [
-        Section("Placements", places["placements"] + table),
+        Section("Placements", places["placements"] + table + paragraph(EFFICIENCY)),
         Section("The best", f"{places['chunks']}{paragraph(f'Layers a stage: {layers}')}"),
         Section("Where its time goes", places["work"]),
     ]
@@ -244,4 +245,4 @@ def _bests(rows: Sequence[RowDocument]) -> str:
             )
         )
     headers = ("strategy", "best chunk size", "chunks", "makespan", "efficiency", "throughput to the first")
-    return html_table(headers, lines)
+    return html_table(headers, lines) + paragraph(EFFICIENCY)
