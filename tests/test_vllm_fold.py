@@ -279,6 +279,7 @@ def a_batch(
         ],
         scheduled_cached_reqs=cached,
         num_scheduled_tokens={name: tokens for name, _, _, tokens in (*new, *known)},
+        total_num_scheduled_tokens=sum(tokens for *_, tokens in (*new, *known)),
         finished_req_ids=set(finished),
     )
 
