@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.plans import DEEPSEEK, EXAMPLES
+from vppc.cli.compare import command as compare
 from vppc.cli.serve_sim import command
 from vppc.costs.document import read_cost
 from vppc.errors import InputError
@@ -56,10 +58,14 @@ def test_the_tables(folder: Path) -> None:
         "\n"
         "chunks in flight: cpp 2, as engines (vppc compile and compare: 6 ahead)\n"
         "\n"
-        "at its best  chunk size  chunks  tokens/s  TTFT mean  P50   P90   P99  queueing  in system  goodput\n"
-        "-----------  ----------  ------  --------  ---------  ---  ----  ----  --------  ---------  -------\n"
-        "cpp                   4       3         1        9 s  9 s  12 s  12 s       3 s        3.0   0.25/s\n"
-        "vpp-packed            4       3         1        9 s  9 s  12 s  12 s   1.500 s        3.0   0.25/s\n"
+        "at its best  chunk size  chunks  tokens/s  TTFT mean  P50   P90   P99  queueing  in system  KV tokens  "
+        "goodput\n"
+        "-----------  ----------  ------  --------  ---------  ---  ----  ----  --------  ---------  ---------  "
+        "-------\n"
+        "cpp                   4       3         1        9 s  9 s  12 s  12 s       3 s        3.0          4   "
+        "0.25/s\n"
+        "vpp-packed            4       3         1        9 s  9 s  12 s  12 s   1.500 s        3.0         12   "
+        "0.25/s\n"
         "\n"
         "share of the time  rank  compute  collective  transfer  imbalance  held  starved  empty  bubble\n"
         "-----------------  ----  -------  ----------  --------  ---------  ----  -------  -----  ------\n"
@@ -95,7 +101,10 @@ def test_chunk_sizes_side_by_side(folder: Path) -> None:
 def test_gains_by_queue_depth(folder: Path) -> None:
     closed = ("--concurrency", "1", "--concurrency", "4", "--strategy", "cpp", "--strategy", "vpp-packed")
     output = run(*four(folder, *closed)).output
-    assert "four.json: vpp-packed gains by queue depth\n\nrequests come  in system" in output
+    assert (
+        "four.json: vpp-packed gains throughput by queue depth\n\nrequests come  in system  tokens/s  over cpp\n"
+        in output
+    )
     table = output.rpartition("queue depth\n\n")[2].splitlines()[2:]
     assert [line.split()[:4] for line in table] == [["1", "at", "a", "time"], ["4", "at", "a", "time"]]
     assert table[0].split()[4:] == ["1.0", "0.6", "0.0%"]  # 6 + 4 + 4 + 6 s; of one chunk the V is no quicker
@@ -106,7 +115,93 @@ def test_in_an_open_loop_the_first_token_counts(folder: Path) -> None:
     output = run(*four(folder, *open_loop)).output
     assert "mean TTFT by chunk size" in output
     assert "vpp-packed's mean TTFT is " in output
-    assert " beside that of cpp\n" in output
+    assert output.endswith(" than that of cpp\n")
+    assert "gains" not in output
+
+
+def test_gains_in_throughput_and_in_ttft_are_in_tables_of_their_own(folder: Path) -> None:
+    paces = ("--concurrency", "1", "--concurrency", "4", "--rate", "0.05", "--rate", "0.4")
+    chosen = ("--strategy", "cpp", "--strategy", "vpp-packed", "--chunk-size", "2")
+    output = run(*four(folder, *paces, *chosen)).output
+    entries = shown(*four(folder, *paces, *chosen))["entries"]
+    times = [max(o["throughput"] for o in e["outcomes"]) for e in entries[:4]]
+    times += [min(o["ttft"]["mean"] for o in e["outcomes"]) for e in entries[4:]]
+    tables = output.split(" by queue depth\n\n")[1:]
+    heads = [table.splitlines()[0].partition("in system")[2].split() for table in tables]
+    assert heads == [["tokens/s", "over", "cpp"], ["mean", "TTFT", "than", "cpp"]]
+    closed, opened = ([line.split() for line in table.split("\n\n")[0].splitlines()[2:]] for table in tables)
+    assert [line[-1] for line in closed] == [
+        "0.0%" if (gain := 100 * (times[i + 1] / times[i] - 1)) == 0 else f"{gain:+.1f}%" for i in (0, 2)
+    ]
+    assert [line[-1] for line in opened] == ["shorter" if times[i + 1] <= times[i] else "longer" for i in (4, 6)]
+    assert times[7] != times[6]
+
+
+def test_an_open_loop_that_is_not_kept_up_with_is_said(folder: Path) -> None:
+    queue = ("--strategy", "cpp", "--ttft-target", "9")
+    slow, fast = (run(*four(folder, *queue, "--rate", each)).output for each in ("0.05", "1"))
+    assert "note: requests come" not in slow
+    # 12 tokens in chunks of 4 take rank 1 until 12 s, and no first token is there before the fourth comes
+    (note,) = (line for line in fast.splitlines() if line.startswith("note: "))
+    assert note.startswith("note: requests come faster than they are served, ")
+    assert "cpp serves 0.2" in note
+    assert "are in the system). The queue grows until no more come, so TTFT, queueing and goodput depend" in note
+    assert "the choice of a chunk size" not in note
+    sizes = run(*four(folder, *queue, "--rate", "1", "--chunk-size", "2")).output
+    assert "and so does the choice of a chunk size by it" in sizes
+    kept = [shown(*four(folder, *queue, "--rate", each))["entries"][0]["outcomes"][0] for each in ("0.05", "1")]
+    assert [outcome["overrun"] for outcome in kept] == [False, True]
+
+
+class TestMemory:
+    MODEL = ("--model", "deepseek-v3.1", "--device", "h200", "--strategy", "cpp")
+
+    def test_weights_that_do_not_fit_are_refused_as_compare_refuses_them(self, folder: Path) -> None:
+        (folder / "one.json").write_text('[{"prompt_tokens": 8192}]')
+        queue = ("--requests", str(folder / "one.json"), "--chunk-size", "8192")
+        with pytest.raises(InputError) as error:
+            run(*queue, *self.MODEL)
+        with pytest.raises(InputError) as compared:
+            CliRunner().invoke(compare, [*queue, *self.MODEL], catch_exceptions=False)
+        words = r"the first because: rank 1 needs 6\d\d\.\d\d GiB a device and has 140\.40: 5\d\d\.\d\d GiB too much"
+        assert re.search(words, str(error.value))
+        assert re.search(words, str(compared.value))
+        assert "bf16 weights alone do not fit" in str(error.value)
+
+    def test_a_longest_prompt_that_does_not_fit_is_refused(self, folder: Path) -> None:
+        (folder / "one.json").write_text('[{"prompt_tokens": 4000000}]')
+        options = ("--tp", "8", "--weight-dtype", "fp8", "--requests", str(folder / "one.json"))
+        with pytest.raises(InputError, match="the longest prompt alone does not fit"):
+            run(*options, *self.MODEL)
+
+    def crowd(self, folder: Path, *more: str) -> tuple[str, ...]:
+        """Prompts of which a folded pipeline keeps as many resident as may be in flight."""
+        (folder / "many.json").write_text(json.dumps([{"prompt_tokens": 131_072}] * 40))
+        queue = ("--requests", str(folder / "many.json"), "--chunk-size", "128K", "--policy", "dual-queue")
+        packed = ("--strategy", "vpp-packed", "--max-in-flight", "40")
+        return (*queue, *self.MODEL[:-2], *packed, "--tp", "8", "--weight-dtype", "fp8", *more)
+
+    def test_more_kv_at_once_than_the_devices_hold_is_a_warning(self, folder: Path) -> None:
+        outcome = shown(*self.crowd(folder))["entries"][0]["outcomes"][0]
+        assert outcome["ranks"][0]["kv_tokens"] == 40 * 131_072
+        memory = outcome["memory"]
+        assert (memory["rank"], memory["fits"], memory["kv_tokens"]) == (0, False, 40 * 131_072)
+        assert memory["limit"] == 143_771 * 2**20
+        text = run(*self.crowd(folder)).output
+        assert "warning: the devices cannot hold what vpp-packed, dual-queue keeps resident" in text
+        assert re.search(
+            r"^vpp-packed, dual-queue +0 +174\.38 +268\.\d\d +140\.40  127\.\d\d too much$", text, re.MULTILINE
+        )
+
+    def test_the_remedy_of_the_warning_is_one(self, folder: Path) -> None:
+        bounded = self.crowd(folder, "--max-resident-tokens", "1000000")
+        memory = shown(*bounded)["entries"][0]["outcomes"][0]["memory"]
+        assert memory["fits"] is True
+        assert memory["kv_tokens"] == 7 * 131_072
+        assert "warning" not in run(*bounded).output
+
+    def test_costs_of_a_file_are_of_no_known_devices(self, folder: Path) -> None:
+        assert "memory" not in shown(*four(folder, "--strategy", "cpp"))["entries"][0]["outcomes"][0]
 
 
 def test_policies_are_contestants(folder: Path) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Literal
 
-from vppc.analysis.memory import RankMemory, memory_plan
+from vppc.analysis.memory import RankMemory, memory_plan, unfit
 from vppc.analysis.report import Report, predict
 from vppc.compiler import compile_schedule
 from vppc.costs.devices import Device
@@ -200,15 +200,10 @@ def judge(case: Case) -> Outcome:
     try:
         schedule = compile_schedule(case.queue.requests, model, case.cost, case.options)
         if case.machine is not None and (fullest := case.machine.fullest(schedule)).free < 0:
-            return Outcome(case, refusal=_unfit(fullest), excess=-fullest.free)
+            return Outcome(case, refusal=unfit(fullest), excess=-fullest.free)
         return Outcome(case, len(schedule.chunks), predict(schedule, case.cost))
     except VppcError as error:
         return Outcome(case, refusal=str(error))
-
-
-def _unfit(rank: RankMemory) -> str:
-    total, limit = rank.total / 2**30, rank.limit / 2**30
-    return f"rank {rank.rank} needs {total:.2f} GiB a device and has {limit:.2f}: {total - limit:.2f} GiB too much"
 
 
 def compare(contest: Iterable[Case], jobs: int = 1, done: Callable[[], object] = lambda: None) -> tuple[Row, ...]:

@@ -244,33 +244,53 @@ def check_memory(
     return replace(schedule, programs=programs)
 
 
+def memory_of(spec: ModelSpec, device: Device, *, tp: int = 1, ep: int = 1, weight_dtype: str | None = None) -> Memory:
+    """A model on devices, with the payload of its widest cut. Raises InputError as :func:`memory_plan`."""
+    sharding = Sharding(tp, ep)
+    sharding.check(spec)
+    dtype = weight_dtype or spec.weight_dtype
+    dtype_bytes(dtype)
+    return Memory(spec, device, sharding, dtype, payload_bytes(widest_payload(spec, tp=tp), tp))
+
+
 def loads_of(schedule: Schedule) -> tuple[RankLoad, ...]:
     """What a compiled schedule asks of every rank."""
+    kv_tokens = [resident_tokens(schedule, program.rank) for program in schedule.programs]
+    return loads_with(schedule, [program.buffers for program in schedule.programs], kv_tokens)
+
+
+def loads_with(schedule: Schedule, buffers: Sequence[int], kv_tokens: Sequence[int]) -> tuple[RankLoad, ...]:
+    """What the stages, channels and chunks of a schedule ask of every rank that has so many buffers and KV tokens."""
     largest = max((chunk.tokens for chunk in schedule.chunks), default=0)
+    prefix = max((sum(part.start for part in chunk.parts) for chunk in schedule.chunks), default=0)
     return tuple(
         RankLoad(
-            rank=program.rank,
-            ranges=tuple(schedule.stages[stage].layers for stage in schedule.rank_stages[program.rank]),
-            modules=_modules_of(schedule, program.rank),
-            channels=sum(program.rank in (channel.src, channel.dst) for channel in schedule.channels),
-            buffers=program.buffers,
+            rank=rank,
+            ranges=tuple(schedule.stages[stage].layers for stage in schedule.rank_stages[rank]),
+            modules=_modules_of(schedule, rank),
+            channels=sum(rank in (channel.src, channel.dst) for channel in schedule.channels),
+            buffers=buffers[rank],
             chunk_tokens=max(largest, schedule.extra.get("buffer_tokens", 0)),
-            kv_tokens=resident_tokens(schedule, program.rank),
-            prefix_tokens=max((sum(part.start for part in chunk.parts) for chunk in schedule.chunks), default=0),
+            kv_tokens=kv_tokens[rank],
+            prefix_tokens=prefix,
         )
-        for program in schedule.programs
+        for rank in range(schedule.pp)
     )
 
 
 def resident_tokens(schedule: Schedule, rank: int) -> int:
     """The most KV tokens that a rank holds at once, running its program in order, those found cached included."""
+    rows = schedule.programs[rank].rows()
+    return most_resident(schedule, rank, ((index, stage) for op, index, stage, _, _, _ in rows if op == FORWARD))
+
+
+def most_resident(schedule: Schedule, rank: int, forwards: Iterable[tuple[int, int]]) -> int:
+    """The most KV tokens that a rank holds at once, running these forwards, (chunk, stage), in order."""
     stages = schedule.rank_stages[rank]
     last_chunk = {part.request: index for index, chunk in enumerate(schedule.chunks) for part in chunk.parts}
     held: dict[int, int] = {}
     total = peak = 0
-    for op, index, stage, _, _, _ in schedule.programs[rank].rows():
-        if op != FORWARD:
-            continue
+    for index, stage in forwards:
         parts = schedule.chunks[index].parts
         if stage == stages[0]:
             for part in parts:
@@ -293,6 +313,12 @@ def known_memory(schedule: Schedule) -> tuple[RankMemory, ...]:
         for rank, values in found
         if all(type(value) is int and 0 <= value < 2**63 for value in values)
     )
+
+
+def unfit(rank: RankMemory) -> str:
+    """In words by how much a rank's plan is too large for a device."""
+    total, limit = rank.total / 2**30, rank.limit / 2**30
+    return f"rank {rank.rank} needs {total:.2f} GiB a device and has {limit:.2f}: {total - limit:.2f} GiB too much"
 
 
 def memory_line(ranks: Sequence[RankMemory]) -> str:
@@ -320,13 +346,10 @@ def memory_row(rank: RankMemory) -> tuple[str, ...]:
 def _memory(
     schedule: Schedule, spec: ModelSpec, device: Device, sharding: Sharding, dtype: str | None, workspace_tokens: int
 ) -> Memory:
-    sharding.check(spec)
-    dtype = dtype or spec.weight_dtype
-    dtype_bytes(dtype)
+    memory = memory_of(spec, device, tp=sharding.tp, ep=sharding.ep, weight_dtype=dtype)
     holders = (schedule.extra, *(stage.extra for stage in schedule.stages))
     given = [payload_bytes(holder["payload"], sharding.tp) for holder in holders if "payload" in holder]
-    widest = max(given, default=payload_bytes(widest_payload(spec, tp=sharding.tp), sharding.tp))
-    return Memory(spec, device, sharding, dtype, widest, workspace_tokens)
+    return replace(memory, payload=max(given, default=memory.payload), workspace_tokens=workspace_tokens)
 
 
 def _modules_of(schedule: Schedule, rank: int) -> frozenset[str]:

@@ -171,13 +171,15 @@ def command(
         check_beside(context, "a picture", ["ttft_target"])
     check_one_stdin((cost_file, model, *dict.fromkeys(files)))
     spec = load_model(model) if model else None
-    cost = _priced(Machine(spec, device, tp, ep, weight_dtype, network), cost_file, launch)
+    machine = Machine(spec, device, tp, ep, weight_dtype, network)
+    cost = _priced(machine, cost_file, launch)
+    memory = machine.memory() if cost_file is None else None
     if not suites and not rates:
         check_needs(context, {"seed": ("--suite or --rate", False)})
     workloads = list(_workloads(suites, files, limit, prefix_hits, users, rates, seed))
     note_context(spec, (request for workload in workloads for request in workload.requests))
     settings = [
-        Setting(cost, options, policy, patience, ttft_target, not whole_prompts)
+        Setting(cost, options, policy, patience, ttft_target, not whole_prompts, memory)
         for options in (
             Options(
                 strategy=strategy,

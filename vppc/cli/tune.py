@@ -8,7 +8,7 @@ from dataclasses import replace
 import click
 
 from vppc import __version__
-from vppc.analysis.memory import Memory, check_memory
+from vppc.analysis.memory import Memory, check_memory, memory_of
 from vppc.cli.machine import DEFAULT_DEVICE, NETWORK, Machine, note_context
 from vppc.cli.needs import check_needs, fitted_needs
 from vppc.cli.number import COUNT, Number
@@ -24,8 +24,6 @@ from vppc.ir.partition import read_ranges
 from vppc.ir.placement import DEFAULT_VP, PLACEMENTS, stage_ranks
 from vppc.ir.schedule import Model, Request
 from vppc.models import load_model
-from vppc.models.payload import payload_bytes, widest_payload
-from vppc.models.weights import Sharding, dtype_bytes
 from vppc.render.tuning import tuning_text
 from vppc.tuning.beside import beside
 from vppc.tuning.engines import PLAN
@@ -48,7 +46,13 @@ OBJECTIVES = {"throughput": 0.02, "both": 0.5, "ttft": 1.0}
 @click.option("--model", metavar="NAME|FILE", help="A preset or a Hugging Face config.json; prices it if no --cost.")
 @click.option("--device", help="Price --model on it if no --cost, and keep to its memory.")
 @click.option("--tp", type=DEVICES_A_RANK, default=1, show_default=True, help="Devices a rank: tensor parallel ways.")
-@click.option("--ep", type=DEVICES_A_RANK, default=1, show_default=True, help="Expert parallel ways within a rank.")
+@click.option(
+    "--ep",
+    type=DEVICES_A_RANK,
+    default=1,
+    show_default=True,
+    help="Devices that share the experts: of one rank, or, if more than --tp, of replicas of it.",
+)
 @click.option("--weight-dtype", help="Of --model's weights: bf16, fp8, w8a8 or fp32 [default: the config's].")
 @NETWORK
 @click.option("--max-chunk", type=COUNT, default=32768, show_default=True, help="Largest chunk in tokens.")
@@ -215,7 +219,4 @@ def _memory(machine: Machine, gib: float | None, *, priced: bool) -> Memory | No
     device = find_device(machine.device or DEFAULT_DEVICE)
     if gib is not None:
         device = replace(device, memory=round(gib * GIB))
-    sharding, dtype = Sharding(machine.tp, machine.ep), machine.weight_dtype or spec.weight_dtype
-    sharding.check(spec)
-    dtype_bytes(dtype)
-    return Memory(spec, device, sharding, dtype, payload_bytes(widest_payload(spec, tp=machine.tp), machine.tp))
+    return memory_of(spec, device, tp=machine.tp, ep=machine.ep, weight_dtype=machine.weight_dtype)

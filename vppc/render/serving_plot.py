@@ -14,7 +14,7 @@ from vppc.render.chart import Bar, Frame, Part, Point, Series, legend
 from vppc.render.comparison_plot import BARS, LEFT, LINES, RIGHT, TOP, WIDTH, series_of, size_label
 from vppc.render.page import picture
 from vppc.render.palette import chart_stylesheet
-from vppc.render.serving import pace, rate
+from vppc.render.serving import depths, pace, rate
 from vppc.render.svg import text
 from vppc.render.tables import count, percent, seconds, signed_percent
 from vppc.serving.contest import Entry, Served
@@ -47,11 +47,9 @@ def serving_plot(entries: Sequence[Entry], theme: str = "auto") -> str:
         frame = Frame(LEFT, y + 30, WIDTH - LEFT - RIGHT, BARS, 0.0, high)
         body += [*frame.axis(heading), *frame.groups(groups)]
         y += 30 + BARS + 36
-    for workload, same in groupby(levels, key=lambda level: level[0].workload.name):
-        of_depths = list(same)
-        if len(of_depths) > 1:
-            drawn, y = _by_depth(workload, of_depths, series, y)
-            body += drawn
+    for workload, same in depths(entries):
+        drawn, y = _by_depth(workload, same, series, y)
+        body += drawn
     return picture("vppc serve-sim", body, WIDTH, y + 14, chart_stylesheet(theme))
 
 

@@ -12,6 +12,7 @@ from itertools import groupby
 from math import inf
 from typing import Any
 
+from vppc.analysis.memory import RankMemory
 from vppc.errors import VppcError
 from vppc.parallel import in_order
 from vppc.serving.metrics import ServingReport
@@ -35,11 +36,13 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a trial came to; or, with no report, why it was refused."""
+    """What a trial came to; or, with no report, why it was refused. ``fullest`` is the rank with the least memory
+    left, where the devices are known."""
 
     trial: Trial
     report: ServingReport | None = None
     refusal: str = ""
+    fullest: RankMemory | None = None
 
     @property
     def merit(self) -> float:
@@ -51,6 +54,15 @@ class Served:
         return 1.0 / self.report.ttft.mean if self.report.ttft.mean else inf
 
     @property
+    def overrun(self) -> bool:
+        """Whether requests come faster than they are served: an open loop in which, in the time from one arrival to
+        the next, a rank does not get done what a request takes of it. The queue then grows as long as they come."""
+        rate, report = self.trial.workload.rate, self.report
+        if rate is None or report is None:
+            return False
+        return max(use.needed for use in report.ranks) / report.requests > 1 / rate
+
+    @property
     def chunk_size(self) -> int:
         """Tokens of a chunk at most."""
         return self.trial.setting.options.chunk_size
@@ -58,7 +70,11 @@ class Served:
     def json(self) -> dict[str, Any]:
         """The report at one chunk size; a refused one says why instead."""
         size = {"chunk_size": self.chunk_size}
-        return {**size, **(self.report.json() if self.report is not None else {"refused": self.refusal})}
+        if self.report is None:
+            return {**size, "refused": self.refusal}
+        rank = self.fullest
+        memory = {} if rank is None else {"memory": {"rank": rank.rank, "fits": rank.free >= 0, **rank.json()}}
+        return {**size, **self.report.json(), "overrun": self.overrun, **memory}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +97,7 @@ class Entry:
         return max(self.tried, key=lambda served: served.merit)
 
     def gain_over(self, other: Entry) -> float | None:
-        """How much more throughput this has, each at its best chunk size, as a part of the other's.
-
-        In an open loop, how much longer the mean TTFT is.
-        """
+        """See :func:`gain`, each at its best chunk size."""
         return gain(self.best, other.best)
 
     def json(self) -> dict[str, Any]:
@@ -126,10 +139,17 @@ def judge(trial: Trial) -> Served:
     """Serve, and say what it came to; without costs that take time there is nothing to say."""
     setting = trial.setting
     try:
-        report = serve(trial.workload, setting).report(setting.cost, setting.target)
+        run = serve(trial.workload, setting)
+        report = run.report(setting.cost, setting.target)
+        held = [use.kv_tokens for use in report.ranks]
+        fullest = None if setting.memory is None else run.fullest(setting.memory, held)
     except VppcError as error:
         return Served(trial, refusal=str(error))
-    return Served(trial, report) if report.makespan else Served(trial, refusal="by these costs nothing takes time")
+    return (
+        Served(trial, report, fullest=fullest)
+        if report.makespan
+        else Served(trial, refusal="by these costs nothing takes time")
+    )
 
 
 def contest(tried: Sequence[Trial], jobs: int = 1, done: Callable[[], object] = lambda: None) -> tuple[Entry, ...]:

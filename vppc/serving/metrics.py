@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from vppc.analysis.memory import most_resident
 from vppc.analysis.order_timeline import Timeline
 from vppc.costs.model import OpCosts
 from vppc.ir.schedule import Order, Schedule
@@ -47,7 +48,10 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class RankUse:
-    """The makespan as one rank spends it, in seconds; the module says what it is idle for."""
+    """The makespan as one rank spends it, in seconds; the module says what it is idle for.
+
+    ``kv_tokens`` is the most KV that it held at once, of requests with a chunk in the pipeline, in tokens.
+    """
 
     rank: int
     compute: float
@@ -57,6 +61,12 @@ class RankUse:
     held: float
     starved: float
     empty: float
+    kv_tokens: int
+
+    @property
+    def needed(self) -> float:
+        """Seconds that it took while requests waited, or worked: what more requests a second would not find."""
+        return self.compute + self.collective + self.transfer + self.imbalance + self.held
 
     @property
     def bubble(self) -> float:
@@ -69,8 +79,9 @@ class ServingReport:
     """What a run came to; times in seconds, rates a second.
 
     ``tokens`` are those computed, without cached ones. ``queueing`` is from a request's arrival to the start of its
-    first chunk. ``depth`` is the mean number of requests in the system. ``goodput`` are the requests a second whose
-    first token came within ``target``; without a target there is none.
+    first chunk. ``depth`` is the mean number of requests in the system, ``depth_at_last`` how many there are when the
+    last one comes, itself included. ``goodput`` are the requests a second whose first token came within ``target``;
+    without a target there is none.
     """
 
     requests: int
@@ -80,6 +91,7 @@ class ServingReport:
     ttft: Distribution
     queueing: Distribution
     depth: float
+    depth_at_last: int
     ranks: tuple[RankUse, ...]
     target: float | None
     goodput: float | None
@@ -88,6 +100,11 @@ class ServingReport:
     def throughput(self) -> float:
         """Tokens computed a second."""
         return self.tokens / self.makespan if self.makespan else math.inf
+
+    @property
+    def kv_tokens(self) -> int:
+        """The most KV tokens that a rank held at once."""
+        return max(use.kv_tokens for use in self.ranks)
 
     def bubble_ratio(self, use: RankUse) -> float:
         """The part of the makespan that is bubble on a rank."""
@@ -120,6 +137,7 @@ def serving_report(
         ttft=Distribution.of(ttft),
         queueing=Distribution.of(queueing),
         depth=math.fsum(ttft) / makespan if makespan else 0.0,  # Little's law
+        depth_at_last=crowd.present_at(max(request.arrival for request in schedule.requests)),
         ranks=tuple(_rank_use(schedule, order, timeline, costs, crowd, rank) for rank in range(schedule.pp)),
         target=target,
         goodput=None if good is None else good / makespan if makespan else math.inf,
@@ -158,6 +176,10 @@ class _Crowd:
             present += comes
             self.times.append(when)
             self.states.append(2 if waiting else 1 if present else 0)
+
+    def present_at(self, when: float) -> int:
+        """Requests that have come by then, and have no first token yet, if all have come."""
+        return sum(token > when for token in self.first_tokens)
 
     def divide(self, start: float, end: float, seconds: list[float]) -> None:
         """Add the stretch from ``start`` to ``end`` to ``seconds``, by state."""
@@ -209,4 +231,5 @@ def _rank_use(
         held=held,
         starved=idle[1],
         empty=idle[0],
+        kv_tokens=most_resident(schedule, rank, (divmod(op, stages) for op in order.ranks[rank])),
     )
