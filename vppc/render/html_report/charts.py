@@ -17,6 +17,7 @@ from bokeh.models import (
     CustomJS,
     HoverTool,
     Legend,
+    NoOverlap,
     NumeralTickFormatter,
     Range1d,
     RangeTool,
@@ -331,6 +332,7 @@ def _plot(title: str, **options: Any) -> Any:
     plot.background_fill_color = plot.border_fill_color = None  # the page's
     plot.title.text_font_size = "14px"
     plot.min_border_right = 20
+    plot.xaxis.major_label_policy = NoOverlap(min_distance=8)  # on a narrow page
     return plot
 
 

@@ -25,6 +25,7 @@ from vppc.render.lanes import Run
 from vppc.render.listing import headline
 from vppc.render.palette import HUES
 from vppc.render.profile import differences_table, pace
+from vppc.render.report import EFFICIENCY
 from vppc.render.slip import left_line, slip_line, slip_table, worst
 from vppc.render.tables import count, percent, seconds
 
@@ -182,7 +183,7 @@ def _breakdown(report: Report | None, cost: CostModel | None, run: Run, places: 
         body += (
             f"<h3>As its Table 2 (b), computation by terms of the costs</h3>{html_table(('rank', *kinds), rows, '>')}"
         )
-    body += f"<h3>As its Table 2 (c), bubbles and communication</h3>{detail}"
+    body += f"<h3>As its Table 2 (c), bubbles and communication</h3>{detail}{paragraph(EFFICIENCY)}"
     return [Section("Where the time goes", body)]
 
 
