@@ -19,6 +19,7 @@ from vppc.ir.schedule import Schedule
 MOST_REQUESTS = 256
 """In a chunk of a schedule that grows."""
 GIB = 1 << 30
+SPACE = "VLLM_CPU_KVCACHE_SPACE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +44,16 @@ def room_of(schedule: Schedule, rank: int) -> Room:
 
 
 def room_to_grow(plan: Plan, rank: int) -> Room:
-    """What there is for a schedule that grows: chunks as large as its buffers, and ``VLLM_CPU_KVCACHE_SPACE`` GiB."""
+    """What there is for a schedule that grows: chunks as large as its buffers, and ``VLLM_CPU_KVCACHE_SPACE`` GiB.
+
+    Raises InputError where that is no number.
+    """
     tokens = plan.extra["buffer_tokens"]
     layers = sum(end - start for start, end in (plan.stages[stage].layers for stage in plan.rank_stages[rank]))
-    space = int(os.environ.get("VLLM_CPU_KVCACHE_SPACE", "4")) * GIB
+    given = os.environ.get(SPACE, "4")
+    if not given.isdecimal() or int(given) == 0:
+        raise InputError(f"{given!r} is no number of GiB", file=SPACE, remedy="a whole number, from 1 on")
+    space = int(given) * GIB
     return Room(tokens, min(tokens, MOST_REQUESTS), None, lambda _, layer: space // (layers * layer))
 
 
