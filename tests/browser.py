@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 FLAGS = (
     "--headless",
@@ -36,13 +37,13 @@ def browser(folder: Path) -> Iterator[Any]:
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
-    os.environ["SE_OFFLINE"] = "true"  # selenium fetches no drivers
     options = webdriver.ChromeOptions()
     options.binary_location = str(CHROMIUM)
     for flag in (*FLAGS, f"--user-data-dir={folder}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
+    with mock.patch.dict(os.environ, SE_OFFLINE="true"):  # selenium fetches no drivers
+        driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
     try:
         yield driver
     finally:

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NoReturn
+from unittest import mock
 
 import pytest
 from hypothesis import settings
+from process_state import changes, process_state
 
 # No deadlines: on a busy machine an example takes as long as it takes.
 settings.register_profile("ci", deadline=None, derandomize=True, database=None)
@@ -28,32 +30,27 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def left_as_found() -> Iterator[None]:
+    """No test changes the process of those after it: its environment is put back, and what else it leaves fails it."""
+    before = process_state()
+    with mock.patch.dict(os.environ):
+        yield
+    left = changes(before)
+    assert not left, f"left behind, as it was and as it is: {left}"
+
+
+left_by_a_module = pytest.fixture(left_as_found, autouse=True, scope="module")
+left_by_a_test = pytest.fixture(left_as_found, autouse=True)
+
+
 @pytest.fixture(autouse=True)
-def stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def stay(left_by_a_test: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that becomes another program fails in a test, rather than to take the tests with it."""
 
     def become(*program: object) -> NoReturn:
         raise RuntimeError(f"becomes {program}")
 
     monkeypatch.setattr(os, "execv", become)
-
-
-@pytest.fixture(autouse=True)
-def signals_stay() -> Iterator[None]:
-    """What a test runs leaves Ctrl-C and SIGTERM as they were, in C too, where libraries set handlers unseen."""
-    before = caught()
-    yield
-    assert caught() == before, "a signal is not handled as it was before this test"
-
-
-def caught() -> list[bool] | None:
-    """Whether this process, as the kernel knows it, handles SIGINT and SIGTERM itself; None where it does not say."""
-    try:
-        with open("/proc/self/status", encoding="ascii") as status:
-            mask = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt"))
-    except OSError:
-        return None
-    return [bool(mask >> number - 1 & 1) for number in (signal.SIGINT, signal.SIGTERM)]
 
 
 @cache

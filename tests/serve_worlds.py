@@ -39,7 +39,7 @@ from vppc.serving.policy import policy
 from vppc.serving.ranks import Ranks
 
 HOST = "127.0.0.1"
-TIMEOUT = 20.0
+TIMEOUT = 60.0
 
 
 def streamed(arguments: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -72,8 +73,8 @@ def logits(
 
 @pytest.fixture(scope="module")
 def theirs() -> Callable[..., Any]:
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    transformers = pytest.importorskip("transformers", reason="transformers is the oracle")
+    with mock.patch.dict(os.environ, HF_HUB_OFFLINE="1"):  # read once
+        transformers = pytest.importorskip("transformers", reason="transformers is the oracle")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
 
@@ -164,7 +165,7 @@ class TestTensorParallel:
     @staticmethod
     def together(size: int, work: Callable[[TensorParallel], Tensor]) -> list[Tensor]:
         """``work`` in ``size`` threads whose all_reduce meets at a barrier."""
-        barrier, shared = threading.Barrier(size, timeout=30), [torch.empty(0)] * size
+        barrier, shared = threading.Barrier(size, timeout=240), [torch.empty(0)] * size
         results = [torch.empty(0)] * size
         failures: list[BaseException] = []
 

@@ -211,6 +211,7 @@ VARIANTS: list[tuple[str, Schedule, str]] = [
     ("P5", changed(BASE, 0, 0, in_=1), "FORWARD c0 s0 has `in` b1, but stage 0 reads tokens"),
     ("P6", changed(BASE, 0, 11, out=None), "FORWARD c1 s3 has no `out`"),
     ("P7", changed(BASE, 0, 1, peer=0), "SEND c0 s0 names peer 0, but stage 1 is on rank 1"),
+    ("P7", changed(BASE, 1, 0, peer=1), "RECV c0 s1 names peer 1, but stage 0 is on rank 0"),
     ("P7", changed(BASE, 0, 1, stage=2), "SEND c0 s2 is on rank 0, but stage 2 is on rank 1"),
     ("P7", changed(BASE, 0, 1, stage=3), "SEND c0 s3 has nothing to pass: the last stage has no stage behind it"),
     ("P7", changed(BASE, 0, 2, stage=0), "RECV c0 s0 has nothing to pass: the first stage reads tokens"),

@@ -120,7 +120,7 @@ def config(name: str, layers: int) -> dict[str, Any]:
 
 def ran(folder: Path, size: int, cases: Sequence[Case], *options: str) -> list[Found]:
     results = folder / "found"
-    succeeded(World(folder, size, run_cases, lambda process: (cases, results, ("--timeout", "30", *options))).ended())
+    succeeded(World(folder, size, run_cases, lambda process: (cases, results, options)).ended())
     return [Found(*found) for found in torch.load(results)]
 
 

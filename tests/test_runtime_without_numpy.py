@@ -31,7 +31,7 @@ def test_a_plan_runs_where_numpy_is_not_installed(tmp_path: Path) -> None:
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert run.returncode == 0, run.stderr
     assert "r0" in run.stdout

@@ -106,7 +106,7 @@ def test_what_cannot_be_served_disturbs_nothing(tmp_path: Path) -> None:
         "\x00",
         {"id": "late", "prompt_tokens": 3, "arrival": 8.5},
     ]
-    with Serving(tmp_path, 2, "--runner", "null", timeout=8) as serving:
+    with Serving(tmp_path, 2, "--runner", "null") as serving:
         server = Server(serving, 2, cost(4), chunk_size=16, max_resident_tokens=100)
         served = server.serve(lines)
         succeeded(serving.ended())

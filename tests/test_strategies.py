@@ -12,6 +12,7 @@ from vppc.analysis.timing import simulate
 from vppc.costs.document import parse_cost
 from vppc.costs.model import CostModel, LayerCost, Linear, OpCosts
 from vppc.errors import InputError
+from vppc.ir.document import parse_schedule, schedule_text
 from vppc.ir.instruction import FORWARD
 from vppc.ir.rules import check
 from vppc.ir.schedule import Order, Schedule
@@ -132,6 +133,7 @@ def test_whatever_is_asked_is_proven_or_refused_with_a_reason(plan: Schedule | I
     else:
         assert check(plan) == ()
         assert price(plan).gap >= -1e-9
+        assert parse_schedule("".join(schedule_text(plan))).programs == plan.programs
 
 
 prompts = st.lists(st.integers(1, 30), min_size=2, max_size=5).map(tuple)

@@ -294,6 +294,7 @@ def test_the_solver_proves_an_order_and_finds_a_better_one() -> None:
 
 SOLVE_INTERRUPTED = """
 import os, signal, threading
+from ortools.sat.python.cp_model import CpSolver, CpSolverSolutionCallback
 from tests.test_tuning_parts import DENSE, Model, OpCosts, Options, Request, best_order, compile_schedule
 
 def solve(pp, tokens):
@@ -308,7 +309,13 @@ try:
     threading.Event().wait(60)
 except KeyboardInterrupt:
     print("after")
-threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+class Interrupted(CpSolverSolutionCallback):
+    def on_solution_callback(self):
+        os.kill(os.getpid(), signal.SIGINT)
+
+solved = CpSolver.solve
+CpSolver.solve = lambda self, model: solved(self, model, Interrupted())
 try:
     solve(4, 90_000)
 except KeyboardInterrupt:
@@ -320,7 +327,7 @@ def test_the_solver_leaves_ctrl_c_to_the_program() -> None:
     pytest.importorskip("ortools", reason="the extra exact is not installed")
     root = Path(__file__).resolve().parents[1]
     python = [sys.executable, "-c", SOLVE_INTERRUPTED]
-    ran = subprocess.run(python, cwd=root, capture_output=True, text=True, timeout=120, check=False)
+    ran = subprocess.run(python, cwd=root, capture_output=True, text=True, timeout=300, check=False)
     assert (ran.stdout.split(), ran.returncode) == (["after", "within"], 0), ran.stderr
 
 
