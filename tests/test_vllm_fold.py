@@ -408,7 +408,7 @@ def a_config(**changes: Any) -> Any:
     [
         ({"pipeline_parallel_size": 1}, "one pipeline rank has nothing to fold"),
         ({"distributed_executor_backend": "ray"}, "ranks are processes"),
-        ({"data_parallel_size": 2}, "this build of vLLM's has no exchange of experts"),
+        ({"data_parallel_size": 2}, "this build of vLLM's has no exchange of experts between replicas"),
         ({"nnodes": 2}, "ranks see each other's beats in this machine's memory"),
         ({"prefill_context_parallel_size": 2}, "a chunk is not split over ranks"),
         ({"decode_context_parallel_size": 2}, "a chunk is not split over ranks"),
