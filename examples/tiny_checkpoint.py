@@ -14,7 +14,6 @@ from typing import Any
 
 import click
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from runtime.reference.config_json import parse_config
@@ -64,6 +63,12 @@ def write_checkpoint(
     folder: Path, document: dict[str, Any], seed: int = 0, *, shards: int = 1, dtype: torch.dtype = torch.float32
 ) -> Path:
     """A model folder in Hugging Face layout: ``config.json`` and the seeded weights in ``shards`` files."""
+    try:
+        from safetensors.torch import save_file
+    except ModuleNotFoundError:
+        raise click.ClickException(
+            "safetensors, in whose format checkpoints are, is not installed: pip install 'safetensors>=0.4,<1'"
+        ) from None
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(document))
     named = {

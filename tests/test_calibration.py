@@ -18,7 +18,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from vppc.cli import vppc
-from vppc.costs.calibration import Calibration, calibrate
+from vppc.costs.calibration import Calibration, Constant, Fit, calibrate
 from vppc.costs.document import cost_json, read_cost
 from vppc.costs.least_squares import independent, inverse_diagonal, nonnegative, normal_equations, solve
 from vppc.costs.measurements import Reading, read_tables
@@ -27,6 +27,7 @@ from vppc.costs.robust import median, robust_fit
 from vppc.costs.samples import Forward, Head, Layers, Measurements, Transfer, forward
 from vppc.errors import CheckFailed, InputError, VppcError
 from vppc.ir.schedule import Part
+from vppc.render.calibration import calibration_text
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 MEASURED = SHARED / "measurements"
@@ -650,3 +651,22 @@ def test_the_kinds_of_a_cost_model() -> None:
     assert layers.runs == ((0, 3), (1, 2), (0, 1))
     assert layers.between(2, 6) == (2, 2)
     assert cost_json(CostModel((LayerCost(1),)))["layers"] == [{"count": 1}]
+
+
+def test_times_that_fit_nothing_well_are_called_noisy() -> None:
+    constant = Constant("fixed", (), 1.0, 0.9)
+    sure = replace(constant, error=0.1)
+    fit = Fit("forwards", 20, (sure,), (), 0.1, 0.19, ())
+    calibration = Calibration(CostModel((LayerCost(1),)), Layers.alike(1), (fit,))
+
+    def said(**changes: Any) -> list[str]:
+        text = calibration_text(replace(calibration, fits=(replace(fit, **changes),)))
+        return [line for line in text.splitlines() if line.startswith("noisy: ")]
+
+    advice = (
+        ". Was the machine busy with something else? Measure again when it is idle, with several runs and chunk sizes"
+    )
+    assert said() == []
+    assert said(constants=(sure, constant)) == []
+    assert said(most=0.25) == ["noisy: one in ten is off by 25.0% or more" + advice]
+    assert said(constants=(sure, constant, constant)) == ["noisy: 2 of 3 constants are weak" + advice]

@@ -367,7 +367,7 @@ def test_json_has_the_same_numbers(tmp_path: Path) -> None:
     ("options", "said"),
     [
         (("--at", "99s"), "the run is over after 18 s"),
-        (("--at", "soon"), "'soon' is not a valid"),
+        (("--at", "soon"), "'soon' is not a time, such as 1.5 (seconds), 1.5s, 20ms, 300us or 40ns"),
         (("--instruction", "2:0"), "ranks 0 to 1"),
         (("--instruction", "0:999"), "rank 0 has no instruction 999"),
         (("--instruction", "zero"), "a rank and an index: 1:17"),

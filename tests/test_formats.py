@@ -60,3 +60,35 @@ def test_the_folder_of_a_journal_is_told_from_a_file(
         "vppc: run: is the folder of a journal, not a file\n"
         "  hint: vppc profile, explain, plot, report and trace take it; the schedule that ran is run/schedule.json\n"
     )
+
+
+OTHERS = {
+    "a model's config.json": '{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}',
+    "a list of requests": '[{"prompt_tokens": 5}]',
+    "a Chrome trace": '{"traceEvents": []}',
+    "what vppc compare or tune printed as JSON": '{"pp": 2, "rows": [], "provenance": {}}',
+}
+
+
+@pytest.mark.parametrize("document", [*OTHERS.values(), '{"requests": [{"prompt_tokens": 5}]}', '{"prompt_tokens": 5}'])
+@pytest.mark.parametrize("reader", ["a schedule", "a cost file"])
+def test_files_without_a_format_are_told_by_their_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], document: str, reader: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("FILE").write_text(document)
+    with pytest.raises(SystemExit) as raised:
+        main(READERS[reader][0])
+    assert raised.value.code == 2
+    name = next((name for name, text in OTHERS.items() if text == document), "a list of requests")
+    assert capsys.readouterr().err.startswith(f"vppc: FILE: looks like {name}, not {reader}\n  hint: ")
+
+
+def test_a_document_like_no_other_lacks_its_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("FILE").write_text('{"stages": [], "requests": 3}')
+    with pytest.raises(SystemExit):
+        main(["simulate", "FILE"])
+    assert 'FILE: the key "format" is missing' in capsys.readouterr().err

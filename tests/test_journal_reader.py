@@ -355,7 +355,8 @@ efficiency: the ideal, the prompts' work without what chunks cost, shared evenly
 planned    9.750 s; measured 27.75 s, 2.846 of it
 forwards   took 3.000 of what was planned
 clocks     agree to within 20.00 us
-note: these costs are not this machine's, nor is the efficiency; vppc calibrate fits some to a journal
+note: these costs, and the efficiency, are another machine's (vppc calibrate fits some to a journal), or this one
+was busy, now or when they were measured: then run again when it is idle
 
 the run ends 18 s later than the plan; on its critical path: forwards and samples +18 s
 

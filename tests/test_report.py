@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner
@@ -358,7 +359,11 @@ def test_five_thousand_operations_zoom(chromium: Any, tmp_path: Path) -> None:
     assert (zoomed["start"] + zoomed["end"]) / 2 == pytest.approx(plot["end"] / 2, rel=0.01)
 
 
-def test_too_large_a_schedule_is_refused_before_it_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_large_a_schedule_is_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for work in ("check", "planned"):
+        monkeypatch.setattr(f"vppc.cli.runs.{work}", mock.Mock(side_effect=AssertionError(work)))
     with pytest.raises(SystemExit) as stopped:
         main(["report", saved(tmp_path, paper("vpp", 5001))])
     assert stopped.value.code == 2

@@ -512,3 +512,10 @@ def test_ranks_end_with_the_doctor_and_leave_no_trace(number: int, status: int, 
 @pytest.mark.parametrize("method", [Probe.alone, Probe.crossing, Probe.together, Probe.interference])
 def test_every_figure_is_explained(method: Callable[..., Any]) -> None:
     assert method.__doc__
+
+
+def test_a_link_that_is_slow_to_answer_one_way_only_is_noise() -> None:
+    there, back = NPU.channels[:2]
+    assert "noisy" not in report_text(NPU)
+    noisy = report_text(replace(NPU, channels=(there, replace(back, latency=20 * there.latency))))
+    assert "noisy: between 0 and 1 one direction's latency is more than 5 times the other's." in noisy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,11 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path, name: str) -> N
     assert result.exit_code == 2
     assert "holds something else: name a folder that is new or empty" in " ".join(result.output.split())
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {name: "{}"}
+
+
+def test_what_is_not_installed_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    result = CliRunner().invoke(main, [str(tmp_path / "new")])
+    assert result.exit_code == 1
+    assert "safetensors, in whose format checkpoints are, is not installed: pip install" in result.output
+    assert not (tmp_path / "new").exists()

@@ -17,6 +17,13 @@ _KINDS = {
     "vppc.shadow": ("a process's notes of a shadow run", "vppc shadow takes the folder that it is in"),
 }
 """By format: what such a file is, and who takes it."""
+_OTHERS = {
+    "config": ("a model's config.json", "--model takes it, and vppc model"),
+    "requests": ("a list of requests", "--requests takes it"),
+    "trace": ("a Chrome trace", "vppc profile takes one of an Ascend profile; Perfetto opens it"),
+    "study": ("what vppc compare or tune printed as JSON", "vppc report takes it"),
+}
+"""Files without a format, by a name for their kind: the same of them."""
 _HEAD = 1000
 """In so many characters a file says which format it has."""
 _FORMAT = re.compile(r'"format"\s*:\s*"(vppc\.\w+)"')
@@ -31,6 +38,32 @@ def mistaken(found: object, wanted: str, *, file: str = "", place: str = "") -> 
         return None
     name, takers = _KINDS[found]
     return InputError(f"is {name}, not {_KINDS.get(wanted, (wanted,))[0]}", file=file, place=place, remedy=takers)
+
+
+def looks_like(document: object, wanted: str, *, file: str = "", place: str = "") -> InputError | None:
+    """The error of a document that has no format where ``wanted`` is read, but looks like a file of a known kind."""
+    kind = _kind(document)
+    if kind is None:
+        return None
+    name, takers = _OTHERS[kind]
+    return InputError(
+        f"looks like {name}, not {_KINDS.get(wanted, (wanted,))[0]}", file=file, place=place, remedy=takers
+    )
+
+
+def _kind(document: object) -> str | None:
+    if isinstance(document, list):
+        document = {"requests": document}
+    if not isinstance(document, dict) or "format" in document:
+        return None
+    if "model_type" in document or "architectures" in document:
+        return "config"
+    if "traceEvents" in document:
+        return "trace"
+    if "provenance" in document:
+        return "study"
+    first = next(iter(found), None) if isinstance(found := document.get("requests", [document]), list) else None
+    return "requests" if isinstance(first, dict) and ("prompt_tokens" in first or "input_length" in first) else None
 
 
 def check_not_ours(head: str, wanted: str, *, file: str = "") -> None:

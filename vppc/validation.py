@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from vppc.errors import InputError
-from vppc.formats import mistaken
+from vppc.formats import looks_like, mistaken
 from vppc.ir.instruction import LARGEST
 from vppc.json_text import Location, path_text, shown
 
@@ -88,6 +88,8 @@ def check_format(document: Any, name: str, version: int, *, file: str = "", plac
     Raises InputError that says which versions it does.
     """
     prefix = f"{place}." if place else ""
+    if error := looks_like(document, name, file=file, place=place):
+        raise error
     if not isinstance(document, dict):
         raise InputError(
             f"{shown(document)} is not a {name} document",

@@ -11,6 +11,9 @@ from runtime.devices.settings import Setting
 from vppc.environment import Package
 from vppc.render.tables import percent, seconds, table
 
+NOISY = 5
+"""Times as long as the other way an empty transfer takes on no quiet machine."""
+
 
 @dataclass(frozen=True, slots=True)
 class Process:
@@ -91,6 +94,7 @@ def cost_json(base: Mapping[str, Any], report: Report, bytes_per_token: int) -> 
 def report_text(report: Report) -> str:
     """The report for people."""
     parts = [_unlike(report.processes), _processes(report.processes), _channels(report.channels)]
+    parts += _noise(report.channels)
     parts.append(f"interference: compute takes {percent(report.interference)} longer beside transfers")
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -144,6 +148,22 @@ def _channels(channels: Sequence[Measured]) -> str:
         for channel in channels
     ]
     return table(["channel", "latency", "alone", "both ways", "all at once"], rows)
+
+
+def _noise(channels: Sequence[Measured]) -> list[str]:
+    """Pairs of ranks of which one direction is far slower to answer than the other, which no link is."""
+    found = {(channel.src, channel.dst): channel.latency for channel in channels}
+    noisy = [
+        f"{src} and {dst}"
+        for (src, dst), latency in found.items()
+        if src < dst and (dst, src) in found and max(latency, found[dst, src]) > NOISY * min(latency, found[dst, src])
+    ]
+    if not noisy:
+        return []
+    return [
+        f"noisy: between {', '.join(noisy)} one direction's latency is more than {NOISY} times the other's. Was the "
+        "machine busy? Measure again when it is idle"
+    ]
 
 
 def _settings(settings: Sequence[Setting]) -> str:

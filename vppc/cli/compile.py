@@ -63,7 +63,11 @@ UNEVEN = 0.02
 )
 @click.option("--placement", type=click.Choice(PLACEMENTS), help="Stage placement [default: the strategy's].")
 @click.option("--vp", type=click.IntRange(1, 1024), help="Stages a rank [default: straight 1, v 2, zigzag 4, loop 2].")
-@click.option("--layers", type=click.IntRange(1, MOST_LAYERS), help="Layers of the model [default: the cost file's].")
+@click.option(
+    "--layers",
+    type=click.IntRange(1, MOST_LAYERS),
+    help="Layers that the model has, and the costs must have [default: theirs].",
+)
 @click.option("--model", metavar="NAME|FILE", help="A preset or a Hugging Face config.json; prices it if no --cost.")
 @click.option("--cost", "cost_file", metavar="FILE", help="Cost file: seconds of a layer and of a transfer.")
 @click.option("--device", help="Price --model on it if no --cost, and check its memory [default without --cost: 910c].")

@@ -53,7 +53,29 @@ class Moment(Number):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         text = str(value).strip()
         unit, size = next(((unit, size) for unit, size in self._UNITS if text.endswith(unit)), ("", 1.0))
+        try:
+            float(text.removesuffix(unit))
+        except ValueError:
+            self.fail(f"{value!r} is not a time, such as 1.5 (seconds), 1.5s, 20ms, 300us or 40ns", param, ctx)
         return super().convert(text.removesuffix(unit), param, ctx) * size
+
+
+class Gibibytes(Number):
+    """An amount of memory in GiB, or with a unit: 40, 40GiB, 80GB (of 10**9 bytes)."""
+
+    name = "memory"
+    _UNITS = (("gib", 1.0), ("gb", 1e9 / 2**30), ("mib", 2**-10), ("mb", 1e6 / 2**30))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        text = str(value).strip().lower()
+        unit, size = next(((unit, size) for unit, size in self._UNITS if text.endswith(unit)), ("", 1.0))
+        try:
+            amount = float(text.removesuffix(unit))
+        except ValueError:
+            self.fail(
+                f"{value!r} is not a memory, such as 40 (GiB), 40GiB, 80GB (of 10^9 bytes) or 65536MiB", param, ctx
+            )
+        return super().convert(amount * size, param, ctx)
 
 
 MOMENT = Moment()

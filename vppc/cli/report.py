@@ -26,6 +26,7 @@ from vppc.explain import (
     with_free_transfers,
 )
 from vppc.files import read_text, source_name, write_text
+from vppc.ir.schedule import Schedule
 from vppc.ir.schema import SCHEDULE
 from vppc.json_text import loads
 from vppc.profiles.journal import is_journal
@@ -70,30 +71,36 @@ def command(
     refuse_terminal(output, "a page")
     if importlib.util.find_spec("bokeh") is None:
         raise InputError("the charts need Bokeh, which is not installed", remedy="pip install 'vppc[report]'")
-    from vppc.render.html_report.page import origin
-    from vppc.render.html_report.run import Studied, run_page
-    from vppc.render.html_report.studies import study_page
+
+    def accept(schedule: Schedule) -> None:
+        """Refuse what a browser cannot move, before it is proven, simulated and drawn."""
+        operations = len(schedule.chunks) * len(schedule.stages)
+        if operations > MOST_DRAWN:
+            raise InputError(
+                f"{operations:,} operations are too many for a page",
+                file=source_name(file),
+                remedy=f"at most {MOST_DRAWN:,}; vppc plot, simulate, explain and trace take any number",
+            )
 
     name = title or f"{PurePath(source_name(file)).stem or 'run'}"
-    made = origin("page", {"command": command_line(context), "version": f"vppc {__version__}"})
     text = None if is_journal(Path(file)) else read_text(file)
     if text is not None and text.lstrip().startswith("{") and f'"{SCHEDULE}"' not in text[:_HEAD]:
         document = loads(text, source_name(file))
+        made = _origin_of_the_page(context)
+        from vppc.render.html_report.studies import study_page
+
         if study := study_page(document, source_name(file), name, made):
             _check_of_a_schedule("a study", (("--cost", cost_file), ("--try", wanted)))
             write_text(output, study.html())
             return
-    subject = read_subject(file, cost_file, text=text)
+    subject = read_subject(file, cost_file, text=text, accept=accept)
     if subject.measured is not None or subject.cost is None:
         _check_of_a_schedule("a journal", (("--try", wanted),))
     schedule, cost = subject.run.schedule, subject.cost
     size = len(schedule.chunks) * len(schedule.stages)
-    if size > MOST_DRAWN:
-        raise InputError(
-            f"{size:,} operations are too many for a page",
-            file=source_name(file),
-            remedy=f"at most {MOST_DRAWN:,}; vppc simulate, explain and trace take any number",
-        )
+    from vppc.render.html_report.page import origin
+    from vppc.render.html_report.run import Studied, run_page
+
     studied: Studied | None = None
     if cost is not None and subject.measured is None:
         studied = Studied(outcome(schedule, cost), with_free_transfers(schedule, cost))
@@ -106,9 +113,15 @@ def command(
     runs = [subject.run]
     if subject.measured is not None and cost is not None:
         runs.insert(0, planned("plan", schedule, cost))
-    sources = {**origin("schedule", schedule.extra.get("provenance", {})), **made}
+    sources = {**origin("schedule", schedule.extra.get("provenance", {})), **_origin_of_the_page(context)}
     page = run_page(name, runs, subject.report, cost, subject.measured, studied, sources)
     write_text(output, page.html())
+
+
+def _origin_of_the_page(context: click.Context) -> dict[str, str]:
+    from vppc.render.html_report.page import origin  # which needs Bokeh
+
+    return origin("page", {"command": command_line(context), "version": f"vppc {__version__}"})
 
 
 def _check_of_a_schedule(what: str, given: Iterable[tuple[str, object]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
@@ -45,19 +45,28 @@ class Subject:
     measured: Measured | None = None
 
 
-def read_subject(path: str, cost_file: str | None, listed: int = 10, text: str | None = None) -> Subject:
+def read_subject(
+    path: str,
+    cost_file: str | None,
+    listed: int = 10,
+    text: str | None = None,
+    accept: Callable[[Schedule], object] = lambda schedule: None,
+) -> Subject:
     """The run of a schedule file, or the measured run of a journal folder, with ``listed`` differences to its plan.
 
-    ``text`` is what the file holds, if that was read already. Raises as :func:`read_runs` does.
+    ``text`` is what the file holds, if that was read already. ``accept`` sees the schedule before any work is done on
+    it, and may raise. Raises as :func:`read_runs` does.
     """
     if is_journal(Path(path)):
         journal = read_journal(path)
+        accept(journal.schedule)
         cost = chosen_cost(journal.schedule, str(Path(path) / SCHEDULE), cost_file)
         if cost is None:
             return Subject(Run("journal", journal.schedule, timing_of(journal)), None, None)
         measured = measure(journal, cost, listed)
         return Subject(Run("journal", journal.schedule, measured.timing), cost, measured.report, measured)
     schedule = read_schedule(path) if text is None else parse_schedule(text, source_name(path))
+    accept(schedule)
     findings = check(schedule)
     if findings:
         raise CheckFailed(findings, file=source_name(path))

@@ -11,7 +11,7 @@ from vppc import __version__
 from vppc.analysis.memory import Memory, check_memory, memory_of
 from vppc.cli.machine import DEFAULT_DEVICE, NETWORK, Machine, note_context
 from vppc.cli.needs import check_needs, fitted_needs
-from vppc.cli.number import COUNT, Number
+from vppc.cli.number import COUNT, Gibibytes, Number
 from vppc.cli.output import JSON, Output
 from vppc.cli.progress import progress
 from vppc.cli.provenance import command_line, made_by
@@ -42,7 +42,7 @@ OBJECTIVES = {"throughput": 0.02, "both": 0.5, "ttft": 1.0}
     "--requests", metavar="FILE", help="Prompts: JSON, JSON lines (as serve's), Mooncake's or Azure's; - is stdin."
 )
 @click.option("--cost", "cost_file", metavar="FILE", help="Cost file: seconds of a layer and of a transfer.")
-@click.option("--layers", type=COUNT, help="Layers of the model [default: the cost file's].")
+@click.option("--layers", type=COUNT, help="Layers that the model has, and the costs must have [default: theirs].")
 @click.option("--model", metavar="NAME|FILE", help="A preset or a Hugging Face config.json; prices it if no --cost.")
 @click.option("--device", help="Price --model on it if no --cost, and keep to its memory.")
 @click.option("--tp", type=DEVICES_A_RANK, default=1, show_default=True, help="Devices a rank: tensor parallel ways.")
@@ -66,9 +66,9 @@ OBJECTIVES = {"throughput": 0.02, "both": 0.5, "ttft": 1.0}
 @click.option("--max-buffers", type=COUNT, help="Most activation buffers of a rank.")
 @click.option(
     "--memory",
-    type=Number(min=0.1, max=2**20),
+    type=Gibibytes(min=0.1, max=2**20),
     metavar="GIB",
-    help="Keep to this memory a device [default: --device's].",
+    help="Keep to this memory a device, in GiB or as 80GB [default: --device's].",
 )
 @click.option(
     "--objective",

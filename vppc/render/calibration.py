@@ -13,6 +13,8 @@ from vppc.render.tables import count, percent, seconds, table
 
 LISTED = 8
 """So many of the measurements that were set aside are listed."""
+NOISY = 0.2
+"""Nine of ten times should be nearer to their fit than this part."""
 _MEASURED = {"forwards": "forward", "collectives": "collective", "transfers": "transfer", "heads": "sampling"}
 
 
@@ -47,6 +49,8 @@ def _fit(fit: Fit, layers: Layers) -> Iterator[str]:
         [(_name(each, layers), _tiny(each.value), _error(each), _remark(each)) for each in fit.constants],
         "<>><",
     )
+    if noise := _noise(fit):
+        yield noise
     if fit.doubt is not None:
         yield f"in doubt: {fit.doubt.problem}"
     for unknown in fit.unknown:
@@ -58,6 +62,20 @@ def _fit(fit: Fit, layers: Layers) -> Iterator[str]:
             yield f"  {place}: took {1.0 / ratio:.3g} times the fit" if ratio > 1e-9 else f"  {place}: the fit is 0"
         if len(farthest) > LISTED:
             yield f"  and {count(len(farthest) - LISTED)} more"
+
+
+def _noise(fit: Fit) -> str:
+    """What to do where the times agree with no costs, or tell few of them; empty where they do."""
+    weak = sum(each.weak for each in fit.constants)
+    found = [f"one in ten is off by {percent(fit.most)} or more"] if fit.most > NOISY else []
+    if len(fit.constants) > 1 and 2 * weak > len(fit.constants):
+        found.append(f"{weak} of {count(len(fit.constants), 'constant')} are weak")
+    if not found:
+        return ""
+    return (
+        f"noisy: {' and '.join(found)}. Was the machine busy with something else? Measure again when it is idle, with "
+        "several runs and chunk sizes"
+    )
 
 
 def _name(constant: Constant, layers: Layers) -> str:
