@@ -121,7 +121,7 @@ queue  strategy                     1      2  chunks  tokens/s  efficiency  bubb
 efficiency: the ideal, the prompts' work without what chunks cost, shared evenly, over the makespan
 chunks that may run ahead: vpp-async 3; cpp, dcpp 6 (vppc serve-sim: cpp and dcpp 2, as engines)
 
-dcpp (wait, 0 warm-ups) is cpp for 4, to every digit in its best chunks of 1: none is cut below --min-chunk, 4,096
+dcpp (wait, 0 warm-ups) is cpp for 4, to every digit in its best chunks of 1: none is cut below --min-chunk, 1
 
 vpp-async gains over
 

@@ -226,6 +226,14 @@ def test_what_cannot_be_drawn(tmp_path: Path) -> None:
     )
 
 
+def test_lines_that_lie_on_one_another_are_named() -> None:
+    free = CostModel((LayerCost(4, fixed=1.0),), name="free")  # the same for every order of chunks on one rank
+    contestants = [Options(strategy=name, pp=1, min_chunk=1, page_size=1) for name in ("cpp", "dcpp")]
+    contest = compare(cases(free, [equal_prompts(6)], contestants, (1, 2, 3)))
+    assert "at 6 one line: cpp, dcpp (offline)" in words(drawn(contest))
+    assert not [each for each in words(drawn(rows("cpp", "vpp"))) if "one line" in each]
+
+
 if __name__ == "__main__":
     GOLDEN.write_text(comparison_plot(golden(), "auto"), encoding="utf-8")
     for name, command in commands().items():

@@ -118,3 +118,34 @@ def test_costs_named_after_other_parallel_ways_are_noted(
     shown = run("compile", 8192, tmp_path, "--cost", COST, *options)
     assert shown.exit_code == 0
     assert [line for line in shown.stderr.splitlines() if "their times" in line] == notes
+
+
+@pytest.mark.parametrize("command", QUICK)
+@pytest.mark.parametrize(
+    ("options", "noted"),
+    [
+        (("--tp", "8", "--device", "h200"), True),
+        (("--tp", "8", "--device", "h200", "--network"), False),
+        (("--tp", "4", "--device", "h200"), False),
+        (("--tp", "8", "--device", "910c"), False),  # whose links join a supernode
+    ],
+)
+def test_ranks_on_several_nodes_are_noted(command: str, options: tuple[str, ...], noted: bool, tmp_path: Path) -> None:
+    shown = run(command, 8192, tmp_path, "--model", "llama-3.1-70b", *options)
+    assert shown.exit_code == 0
+    note = (
+        "note: 16 h200s are more than a node's 8, but transfers between ranks are priced over a node's links: "
+        "--network prices them between nodes\n"
+    )
+    assert (note in shown.stderr) is noted
+
+
+@pytest.mark.parametrize("command", QUICK)
+def test_a_schedule_as_a_list_of_requests_is_said(command: str, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    made = run("compile", 8192, tmp_path, "--cost", COST)
+    plan.write_text(made.stdout)
+    shown = CliRunner().invoke(vppc, [command, *QUICK[command], "--requests", str(plan), "--cost", COST])
+    assert shown.exit_code == 0
+    assert f"note: {plan} is a schedule, and nothing but its 1 request read\n" in shown.stderr
+    assert "is a schedule" not in made.stderr

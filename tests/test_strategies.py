@@ -16,6 +16,7 @@ from vppc.ir.document import parse_schedule, schedule_text
 from vppc.ir.instruction import FORWARD
 from vppc.ir.rules import check
 from vppc.ir.schedule import Order, Schedule
+from vppc.passes.strategies import Options
 
 N = (1, 2, 3, 5, 8, 16, 33)
 
@@ -163,3 +164,26 @@ def test_lowering_keeps_the_timing_of_the_order(plan: Schedule | InputError) -> 
         tuple(tuple(r[1] * stages + r[2] for r in program.rows() if r[0] == FORWARD) for program in plan.programs)
     )
     assert max(ends[-1] for ends in simulate(plan, costs).ends) == pytest.approx(timeline(plan, costs, order).finish)
+
+
+@pytest.mark.parametrize(
+    ("size", "given", "smallest"),
+    [(8192, None, 4096), (32768, None, 4096), (2048, None, 1024), (1, None, 1), (2048, 4096, 4096)],
+)
+def test_the_smallest_dynamic_chunk_leaves_a_choice(size: int, given: int | None, smallest: int) -> None:
+    assert Options(strategy="dcpp", chunk_size=size, min_chunk=given).smallest_chunk == smallest
+
+
+@pytest.mark.parametrize(
+    ("strategy", "pp", "least"),
+    [("cpp", 4, 2), ("vpp", 2, 3), ("vpp", 4, 4), ("vpp-async", 4, 2), ("vpp-packed", 2, 5)],
+)
+def test_a_refusal_of_few_buffers_names_the_least_that_do(strategy: str, pp: int, least: int) -> None:
+    cost = CostModel((LayerCost(16, per_token=1.0, per_pair=0.1),), transfer=Linear(0.5, 0.1))
+    for buffers in range(1, least):
+        with pytest.raises(InputError) as refused:
+            compiled(strategy, (40, 30), pp, cost, chunk_size=7, max_buffers=buffers)
+        assert refused.value.remedy == f"allow at least {least}, or fewer chunks in flight"
+    allowed = compiled(strategy, (40, 30), pp, cost, chunk_size=7, max_buffers=least)
+    assert check(allowed) == ()
+    assert max(program.buffers for program in allowed.programs) == least

@@ -66,8 +66,13 @@ def _kind(document: object) -> str | None:
     return "requests" if isinstance(first, dict) and ("prompt_tokens" in first or "input_length" in first) else None
 
 
+def format_of(head: str) -> str | None:
+    """Which format a text says that it has in its beginning, if it is one of vppc's own."""
+    said = _FORMAT.search(head[:_HEAD]) if head.lstrip().startswith("{") else None
+    return said[1] if said else None
+
+
 def check_not_ours(head: str, wanted: str, *, file: str = "") -> None:
     """Raises InputError when a text begins as a file of vppc's own does, where ``wanted`` is read."""
-    said = _FORMAT.search(head[:_HEAD]) if head.lstrip().startswith("{") else None
-    if said and (error := mistaken(said[1], wanted, file=file)):
+    if error := mistaken(format_of(head), wanted, file=file):
         raise error

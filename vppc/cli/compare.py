@@ -11,12 +11,13 @@ import click
 from click.core import ParameterSource
 
 from vppc import __version__
-from vppc.cli.machine import DEFAULT_DEVICE, NETWORK, note_context, note_pricing
+from vppc.cli.machine import DEFAULT_DEVICE, NETWORK, note_context, note_nodes, note_pricing
 from vppc.cli.needs import check_beside, check_needs, model_needs, picture_needs, strategy_needs
 from vppc.cli.number import COUNT, Number
 from vppc.cli.output import JSON, PICTURES, Output, wants_json
 from vppc.cli.picture import THEMES, is_picture, write_picture
 from vppc.cli.progress import progress
+from vppc.cli.prompts import read_prompts
 from vppc.cli.provenance import command_line
 from vppc.compare import Case, Machine, Queue, Row, cases, compare, equal_prompts, queue_of, widened
 from vppc.costs.devices import find_device
@@ -25,7 +26,6 @@ from vppc.costs.model import CostModel
 from vppc.costs.roofline import roofline_cost
 from vppc.errors import InputError
 from vppc.files import check_one_stdin, source_name, write_text
-from vppc.inputs.requests import read_requests
 from vppc.ir.partition import Ranges, read_ranges
 from vppc.models import ModelSpec, load_model
 from vppc.passes.chunking import MOST_CHUNKS
@@ -103,7 +103,7 @@ def _lengths(context: click.Context, option: click.Parameter, texts: tuple[str, 
     help="Repeatable.",
 )
 @click.option("--page-size", type=COUNT, default=128, show_default=True, help="Dynamic chunks: KV page in tokens.")
-@click.option("--min-chunk", type=COUNT, default=4096, show_default=True, help="dcpp: smallest chunk.")
+@click.option("--min-chunk", type=COUNT, help="dcpp: smallest chunk [default: 4096, at most half --chunk-size].")
 @click.option("--smooth", type=Number(0.0, 1.0), help="Dynamic chunks: smoothing [default: 1.0; SGLang 0.75].")
 @click.option("--layer-split", type=click.Choice(LAYER_SPLITS), help="Of uneven layers; balanced: by their costs.")
 @click.option(
@@ -143,7 +143,7 @@ def command(
     warmups: int,
     sizes: tuple[int, ...],
     page_size: int,
-    min_chunk: int,
+    min_chunk: int | None,
     smooth: float | None,
     layer_split: str | None,
     layer_ranges: tuple[str, ...],
@@ -179,10 +179,11 @@ def command(
     )
     if not priced:
         raise InputError("nothing says what anything takes", place="--cost", remedy="give --cost FILE or --model NAME")
-    queues = [Queue(PurePath(source_name(file)).name, read_requests(file)) for file in dict.fromkeys(files)]
+    queues = [Queue(PurePath(source_name(file)).name, read_prompts(file)) for file in dict.fromkeys(files)]
     queues += [queue_of(lengths) for lengths in together]
     lengths = tokens or (() if queues else LENGTHS)
     queues += [equal_prompts(length, prompts) for length in dict.fromkeys(lengths)]
+    note_nodes(next(iter(specs), None), device, pp, tp, network=network)
     for spec in dict.fromkeys(specs):
         note_context(spec, (request for queue in queues for request in queue.requests))
     queued = any(len(queue.requests) > 1 for queue in queues)

@@ -10,17 +10,17 @@ import click
 from click.core import ParameterSource
 
 from vppc.analysis.memory import known_memory, memory_line
-from vppc.cli.machine import NETWORK, Machine, note_context
+from vppc.cli.machine import NETWORK, Machine, note_context, note_nodes
 from vppc.cli.needs import Needs, check_needs, fitted_needs, strategy_needs
 from vppc.cli.number import COUNT, Number
 from vppc.cli.output import JSON, Output
+from vppc.cli.prompts import read_prompts
 from vppc.cli.provenance import made_by
 from vppc.compiler import compile_schedule, paper_cost
 from vppc.costs.document import MOST_LAYERS
 from vppc.costs.model import CostModel, OpCosts
 from vppc.errors import InputError
 from vppc.files import check_one_stdin, write_text
-from vppc.inputs.requests import read_requests
 from vppc.ir.assembly import to_assembly
 from vppc.ir.document import schedule_text
 from vppc.ir.partition import Ranges, read_ranges
@@ -102,7 +102,7 @@ UNEVEN = 0.02
     "--prefix-hits", is_flag=True, help="Count prefixes that an earlier request of a Mooncake trace left cached."
 )
 @click.option("--page-size", type=COUNT, default=128, show_default=True, help="Dynamic chunks: KV page in tokens.")
-@click.option("--min-chunk", type=COUNT, default=4096, show_default=True, help="dcpp: smallest chunk.")
+@click.option("--min-chunk", type=COUNT, help="dcpp: smallest chunk [default: 4096, at most half --chunk-size].")
 @click.option("--smooth", type=Number(0.0, 1.0), help="Dynamic chunks: smoothing [default: 1.0; SGLang 0.75].")
 @click.option("--context-length", type=COUNT, help="dcpp-sglang: the model's context length.")
 @click.option(
@@ -181,10 +181,12 @@ def command(
         cost = paper_cost(layers or max(2 * options.pp, len(layout_of(options)[2])), seconds, transfer)
     else:
         if requests is not None:
-            prompts = read_requests(requests, prefix_hits=prefix_hits)
+            prompts = read_prompts(requests, prefix_hits=prefix_hits)
         else:
             prompts = tuple(Request(f"r{index}", count) for index, count in enumerate(tokens))
         cost = machine.cost(cost_file, layers)
+        if cost_file is None:
+            note_nodes(spec, machine.device, options.pp, machine.tp, network=machine.network)
         machine.note_ways(cost)
     if layer_ranges is not None:
         options = replace(options, ranges=_ranges(layer_ranges, options, cost.layer_count))

@@ -123,6 +123,20 @@ def note_pricing(spec: ModelSpec, device: str | None, weight_dtype: str | None) 
         )
 
 
+def note_nodes(spec: ModelSpec | None, name: str | None, ranks: int, tp: int, *, network: bool) -> None:
+    """Say so when a model is priced by the links of a node, and its ``ranks`` of ``tp`` devices are more than a node
+    has."""
+    if spec is None or network:
+        return
+    device = find_device(name or DEFAULT_DEVICE)
+    if ranks * tp > device.node:
+        click.echo(
+            f"note: {count(ranks * tp)} {device.name}s are more than a node's {device.node}, but transfers between ranks "
+            "are priced over a node's links: --network prices them between nodes",
+            err=True,
+        )
+
+
 def note_context(spec: ModelSpec | None, prompts: Iterable[Request]) -> None:
     """Say so when prompts are longer than what the model was published for."""
     longest = max((request.prompt_tokens for request in prompts), default=0)

@@ -9,16 +9,16 @@ from pathlib import PurePath
 
 import click
 
-from vppc.cli.machine import NETWORK, Machine, note_context
+from vppc.cli.machine import NETWORK, Machine, note_context, note_nodes
 from vppc.cli.needs import check_beside, check_needs, model_needs, picture_needs, queue_needs, strategy_needs
 from vppc.cli.number import COUNT, Number
 from vppc.cli.output import JSON, PICTURES, Output, wants_json
 from vppc.cli.picture import THEMES, is_picture, write_picture
 from vppc.cli.progress import progress
+from vppc.cli.prompts import read_prompts
 from vppc.costs.model import CostModel
 from vppc.errors import InputError
 from vppc.files import check_one_stdin, source_name, write_text
-from vppc.inputs.requests import read_requests
 from vppc.ir.placement import PLACEMENTS
 from vppc.models import load_model
 from vppc.passes.strategies import LAYER_SPLITS, MEASURED_TIMES, STRATEGIES, Options
@@ -87,7 +87,7 @@ SECONDS = Number(min=0.0, max=1e9)
 )
 @click.option("--max-resident-tokens", type=COUNT, help="Prompt tokens of requests entered and not finished.")
 @click.option("--page-size", type=COUNT, default=128, show_default=True, help="Dynamic chunks: KV page in tokens.")
-@click.option("--min-chunk", type=COUNT, default=4096, show_default=True, help="dcpp: smallest chunk.")
+@click.option("--min-chunk", type=COUNT, help="dcpp: smallest chunk [default: 4096, at most half --chunk-size].")
 @click.option("--smooth", type=Number(0.0, 1.0), help="Dynamic chunks: smoothing [default: 1.0; SGLang 0.75].")
 @click.option("--placement", type=click.Choice(PLACEMENTS[1:]), help="Stages of the vpp strategies [default: v].")
 @click.option("--vp", type=click.IntRange(2, 1024), help="With --placement: stages a rank [default: zigzag 4, loop 2].")
@@ -133,7 +133,7 @@ def command(
     max_in_flight: int | None,
     max_resident_tokens: int | None,
     page_size: int,
-    min_chunk: int,
+    min_chunk: int | None,
     smooth: float | None,
     placement: str | None,
     vp: int | None,
@@ -173,7 +173,10 @@ def command(
     spec = load_model(model) if model else None
     machine = Machine(spec, device, tp, ep, weight_dtype, network)
     cost = _priced(machine, cost_file, launch)
-    memory = machine.memory() if cost_file is None else None
+    memory = None
+    if cost_file is None:
+        memory = machine.memory()
+        note_nodes(spec, device, pp, tp, network=network)
     if not suites and not rates:
         check_needs(context, {"seed": ("--suite or --rate", False)})
     workloads = list(_workloads(suites, files, limit, prefix_hits, users, rates, seed))
@@ -240,7 +243,7 @@ def _workloads(
             raise InputError("says nothing without --requests", place=option, remedy="give --requests, or leave it out")
     found = [suite(name, seed) for name in dict.fromkeys(suites)]
     for file in dict.fromkeys(files):
-        requests = read_requests(file, prefix_hits=prefix_hits, limit=limit)
+        requests = read_prompts(file, prefix_hits=prefix_hits, limit=limit)
         found.append(Workload(PurePath(source_name(file)).name, requests))
     for workload in found:
         if not users and not rates:

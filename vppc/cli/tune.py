@@ -9,16 +9,16 @@ import click
 
 from vppc import __version__
 from vppc.analysis.memory import Memory, check_memory, memory_of
-from vppc.cli.machine import DEFAULT_DEVICE, NETWORK, Machine, note_context
+from vppc.cli.machine import DEFAULT_DEVICE, NETWORK, Machine, note_context, note_nodes
 from vppc.cli.needs import check_needs, fitted_needs
 from vppc.cli.number import COUNT, Gibibytes, Number
 from vppc.cli.output import JSON, Output
 from vppc.cli.progress import progress
+from vppc.cli.prompts import read_prompts
 from vppc.cli.provenance import command_line, made_by
 from vppc.costs.devices import GIB, find_device
 from vppc.errors import InputError
 from vppc.files import check_one_stdin, write_text
-from vppc.inputs.requests import read_requests
 from vppc.ir.document import schedule_text
 from vppc.ir.partition import read_ranges
 from vppc.ir.placement import DEFAULT_VP, PLACEMENTS, stage_ranks
@@ -147,9 +147,11 @@ def command(
     spec = load_model(model) if model is not None else None
     machine = Machine(spec, device, tp, ep, weight_dtype, network)
     cost = machine.cost(cost_file, layers)
+    if cost_file is None:
+        note_nodes(spec, device, pp, tp, network=network)
     machine.note_ways(cost)
     if requests is not None:
-        prompts = read_requests(requests)
+        prompts = read_prompts(requests)
     else:
         prompts = tuple(Request(f"r{index}", count) for index, count in enumerate(tokens))
     note_context(spec, prompts)

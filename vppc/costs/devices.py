@@ -5,17 +5,18 @@ the driver reports of the whole device, in MiB of 2**20 bytes: makers' "GB" are 
 
 =======  ==========================================================================================================
 910c     One die of the dual-die package. Zuo et al. 2025 (arXiv:2506.12708), table 1 and section 3.3: 376 TFLOP/s
-         in bf16 and twice that in int8, 1.6 TB/s, "64 GB" (65,536 MiB in npu-smi); 196 GB/s to the supernode's
-         UB plane, 25 GB/s RDMA. No fp8.
+         in bf16 and twice that in int8, 1.6 TB/s, "64 GB" (65,536 MiB in npu-smi); 196 GB/s to the UB plane
+         of a supernode of 768 dies, 25 GB/s RDMA. No fp8.
 910b     Atlas 800T A2 white paper: 313 TFLOP/s in fp16 (a 376 TFLOP/s bin exists), "64 GB" (65,536 MiB) at 1.6 TB/s;
-         HCCS 392 GB/s, both directions together; 200 Gbit/s RoCE. No fp8.
+         HCCS 392 GB/s, both directions together, among eight; 200 Gbit/s RoCE. No fp8.
 h100     SXM5 data sheet: 989 TFLOP/s in bf16, 1979 in fp8 and int8, 67 in fp32; 3.35 TB/s, "80 GB" (81,559 MiB in
-         nvidia-smi); NVLink 900 GB/s both directions together; 400 Gbit/s network.
+         nvidia-smi); NVLink 900 GB/s both directions together, among eight; 400 Gbit/s network.
 h200     The same with "141 GB" (143,771 MiB) at 4.8 TB/s.
 b200     HGX B200 data sheet, one of eight: 2.25 PFLOP/s in bf16, 4.5 in fp8 and int8, 75 TFLOP/s in fp32; 8 TB/s,
          "180 GB" (183,359 MiB); NVLink 1.8 TB/s both directions together; 400 Gbit/s network.
 cpu      A server socket of the AVX-512 generation, 32 cores at 2 GHz with two 512-bit FMA units: 4.1 TFLOP/s in
-         fp32, no faster in bf16, four times that in int8; eight channels of DDR4-3200; memory as is usual.
+         fp32, no faster in bf16, four times that in int8; eight channels of DDR4-3200; memory as is usual;
+         eight sockets a server at most.
 =======  ==========================================================================================================
 
 The rest are priors, to be replaced by measurements (a calibrated cost file): seconds that a transfer, a
@@ -40,7 +41,8 @@ GB, TERA, GIB, MIB = 1e9, 1e12, 2**30, 2**20
 @dataclass(frozen=True, slots=True)
 class Device:
     """One device. Rates are a second: ``flops`` by the dtype that is multiplied, ``bandwidth`` of its memory,
-    ``link`` to its neighbours in the node and ``network`` to other nodes (one direction), in bytes.
+    ``link`` to its neighbours in the node and ``network`` to other nodes (one direction), in bytes. ``node`` counts the
+    devices that such links join.
 
     ``memory``, what processes can have of it, is in bytes, and so are what a ``communicator``, a point-to-point
     ``channel`` and the runtime itself (``reserve``) take. ``transfer_latency``, ``collective_latency`` and ``launch``
@@ -54,6 +56,7 @@ class Device:
     memory: int
     link: float
     network: float
+    node: int
     transfer_latency: float
     collective_latency: float
     launch: float
@@ -82,7 +85,7 @@ with 910C and 910B (vllm-project/vllm-ascend, issues 1903, 2035, 2082, 2534, 498
 process has 60.96 to 61.27 GiB (issue 1127 there; sgl-project/sglang, issue 29838)."""
 
 
-def _ascend(name: str, bf16: float, network: float) -> Device:
+def _ascend(name: str, bf16: float, network: float, node: int) -> Device:
     return Device(
         name=name,
         flops={"bf16": bf16, "int8": 2 * bf16},
@@ -90,6 +93,7 @@ def _ascend(name: str, bf16: float, network: float) -> Device:
         memory=_ASCEND_MEMORY,
         link=196 * GB,
         network=network,
+        node=node,
         transfer_latency=500e-6,
         collective_latency=100e-6,
         launch=1e-3,
@@ -108,6 +112,7 @@ def _nvidia(name: str, bf16: float, fp32: float, bandwidth: float, memory: int, 
         memory=memory,
         link=link,
         network=network,
+        node=8,
         transfer_latency=10e-6,
         collective_latency=20e-6,
         launch=0.5e-3,
@@ -125,6 +130,7 @@ _CPU = Device(
     memory=512 * GIB,
     link=20 * GB,
     network=3.1 * GB,
+    node=8,
     transfer_latency=100e-6,
     collective_latency=100e-6,
     launch=0.2e-3,
@@ -138,8 +144,8 @@ DEVICES: Mapping[str, Device] = MappingProxyType(
     {
         device.name: device
         for device in (
-            _ascend("910c", 376 * TERA, 25 * GB),
-            _ascend("910b", 313 * TERA, 25 * GB),
+            _ascend("910c", 376 * TERA, 25 * GB, 768),
+            _ascend("910b", 313 * TERA, 25 * GB, 8),
             _nvidia("h100", 989.4 * TERA, 67 * TERA, 3.35 * TERA, 81_559 * MIB, 450 * GB, 50 * GB),
             _nvidia("h200", 989.4 * TERA, 67 * TERA, 4.8 * TERA, 143_771 * MIB, 450 * GB, 50 * GB),
             _nvidia("b200", 2250 * TERA, 75 * TERA, 8 * TERA, 183_359 * MIB, 900 * GB, 50 * GB),

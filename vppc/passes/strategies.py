@@ -91,11 +91,17 @@ class Options:
     max_buffers: int | None = None
     token_budget: int | None = None
     page_size: int = 128
-    min_chunk: int = 4096
+    min_chunk: int | None = None
     smooth: float | None = None
     context_length: int | None = None
     measured_time: str = "offline"
     warmups: int = 1
+
+    @property
+    def smallest_chunk(self) -> int:
+        """Tokens of vLLM-Ascend's dynamic chunks at least: 4,096 unless given, as there, but at most half the
+        budget, so that there is something to choose."""
+        return min(4096, max(1, self.chunk_size // 2)) if self.min_chunk is None else self.min_chunk
 
     @property
     def contestant(self) -> str:
@@ -157,7 +163,7 @@ def chunking(
     """The pass that makes a strategy's chunks."""
     if options.strategy == "dcpp":
         smooth = 1.0 if options.smooth is None else options.smooth
-        startup = DcppChunks(options.chunk_size, cost, options.page_size, smooth, options.min_chunk)
+        startup = DcppChunks(options.chunk_size, cost, options.page_size, smooth, options.smallest_chunk)
         if options.measured_time == "offline":
             return startup
         return OnlineChunks(startup, layout, options.measured_time, options.warmups)

@@ -72,7 +72,7 @@ def _twins(rows: Sequence[Row]) -> Iterator[str]:
             if options.strategy.startswith("dcpp") and twin is not None and best.report == twin.report is not None:
                 yield (
                     f"{row.case.contestant} is cpp for {printable(queue.name)}, to every digit in its best chunks of "
-                    f"{count(options.chunk_size)}: none is cut below --min-chunk, {count(options.min_chunk)}"
+                    f"{count(options.chunk_size)}: none is cut below --min-chunk, {count(options.smallest_chunk)}"
                 )
 
 

@@ -134,7 +134,22 @@ def _by_chunk_size(rows: list[Row], series: dict[str, Series], y: float) -> tupl
         body += [*frame.axis(queue), *frame.places(names)]
         for row, points in lines:
             body += frame.line(series[row.case.contestant], points, len(names))
-    return body, y + 46 + LINES + 24
+    y += 46 + LINES + 24
+    for note in _hidden(charts):
+        body.append(text(note, LEFT, y + 12, class_="ink", font_size=11))
+        y += 16
+    return body, y
+
+
+def _hidden(charts: list[tuple[str, list[tuple[Row, list[Point]]]]]) -> Iterator[str]:
+    """Of lines that lie on one another, whose they are: only the last one is to be seen."""
+    for queue, lines in charts:
+        alike: dict[tuple[tuple[float, float], ...], list[str]] = {}
+        for row, points in lines:
+            alike.setdefault(tuple((point.place, point.value) for point in points), []).append(row.case.contestant)
+        for names in alike.values():
+            if len(names) > 1:
+                yield f"at {queue} one line: {', '.join(names)}"
 
 
 def _points(row: Row, base: Outcome) -> list[Point]:

@@ -67,8 +67,8 @@ def measured_text(measured: Measured) -> str:
     ]
     if not 0.8 <= measured.forwards_ratio <= 1.25:
         lines.append(
-            "note: these costs, and the efficiency, are another machine's (vppc calibrate fits some to a journal), or this "
-            "one\nwas busy, now or when they were measured: then run again when it is idle"
+            "note: these costs, and the efficiency, are another machine's (vppc calibrate fits some to a journal), or "
+            "this one\nwas busy, now or when they were measured: then run again when it is idle"
         )
     listed = len(measured.differences)
     differences = differences_table(schedule, measured.differences, ("planned", "measured")).text()
