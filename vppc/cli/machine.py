@@ -131,8 +131,8 @@ def note_nodes(spec: ModelSpec | None, name: str | None, ranks: int, tp: int, *,
     device = find_device(name or DEFAULT_DEVICE)
     if ranks * tp > device.node:
         click.echo(
-            f"note: {count(ranks * tp)} {device.name}s are more than a node's {device.node}, but transfers between ranks "
-            "are priced over a node's links: --network prices them between nodes",
+            f"note: {count(ranks * tp)} {device.name}s are more than a node's {device.node}, but transfers between "
+            "ranks are priced over a node's links: --network prices them between nodes",
             err=True,
         )
 
