@@ -128,6 +128,18 @@ def test_a_chunk_leaves_before_the_next_enters_where_nobody_runs_dry() -> None:
     assert patient.calls[:7] == [[None]] * 6 + [[0]]
 
 
+def test_a_chunk_at_the_fold_goes_back_in_the_leg_that_brought_it_there() -> None:
+    """So rank 1 need not wait for the engine between the two."""
+    served = engine(2, 3)
+    one_prompt(served, 5)
+    ran = []
+    for segment in served.segments[:7]:
+        code = [number for program in segment.programs if program.rank == 1 for number in program.code]
+        rows = zip(*[iter(code)] * 6, strict=True)
+        ran.append(" ".join(f"{'in' if row[2] == 1 else 'out'} {row[1]}" for row in rows if row[0] == FORWARD))
+    assert ran == ["", "in 0 out 0", "", "in 1 out 1", "in 2 out 2", "", "in 3 out 3"]
+
+
 def test_what_was_not_entered_cannot_be_asked_for() -> None:
     with pytest.raises(ValueError, match="no chunk is in flight"):
         engine(2, 3).compiler.leave()

@@ -20,8 +20,9 @@ that is asked whenever rank 0 is free, so that what to run next is decided as la
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import pairwise
+from math import nextafter
 from typing import NamedTuple, Protocol
 
 from vppc.costs.model import OpCosts
@@ -207,6 +208,14 @@ class ListScheduler:
             if there < wake[peer]:  # it sleeps
                 wake[peer] = there
                 heappush(queue, (there, peer))
+
+    def run_next(self, rank: int) -> None:
+        """Let one rank alone run what it runs next, when nothing that happens before can change that."""
+        others = [each for each in self.queue if each[1] != rank]
+        self.queue[:] = [each for each in self.queue if each[1] == rank]
+        self.run(nextafter(self.free[rank], _ASLEEP))
+        self.queue += others
+        heapify(self.queue)
 
     def _withdraw(self) -> None:
         """Remove the last chunk, which no stage has run yet."""

@@ -9,8 +9,10 @@
 
 The clock is the list scheduler's, and goes on with what the engine does, not with time: a chunk comes when rank 0 is
 free, and a leg ends where rank 0 is free again. Until then nothing that comes can change what the ranks do, and all of
-that is in the leg. So the same chunks in the same order of calls always make the same programs. The ranks may have to
-run a leg before they get the next one, since the engine waits for what they make: that they can is proven of each.
+that is in the leg. So is, of a chunk that is at the fold by then, that it goes back, which is next there in any case:
+the rank at the fold need not wait for the engine whenever rank 0 is late. By the same costs the same chunks in the same
+order of calls always make the same programs. The ranks may have to run a leg before they get the next one, since the
+engine waits for what they make: that they can is proven of each.
 """
 
 from __future__ import annotations
@@ -61,6 +63,8 @@ class BatchCompiler:
     ) -> None:
         self._clock = ListClock(setup, _timed(cost), several=finish_first)
         self._last = len(setup.stages) - 1
+        self._fold = setup.pp - 1
+        self._back_first = finish_first
         buffers = in_flight + SPARE + AHEAD
         self._stream = ProvenStream(setup, cost, buffers, in_flight, chunk_size, {"decodes": True})
         self._entered = self._left = 0  # chunks
@@ -127,10 +131,13 @@ class BatchCompiler:
         return leg
 
     def _segment(self) -> Segment:
-        """Until rank 0 is free."""
+        """Until rank 0 is free, and at the fold until a chunk has gone back."""
         free = self._clock.free[0]
         self._clock.run(free)
+        if self._back_first and self._run(self._fold) > self._run(self._fold + 1):
+            self._clock.run_next(self._fold)
         self._commit(free)
+        self._stream.emitter.emit(inf, self._fold)
         self._stream.emitter.post(free)
         segment = self._stream.segment(self._over, alone=True)
         assert segment is not None, "rank 0 has run something"

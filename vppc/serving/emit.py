@@ -87,9 +87,10 @@ class Emitter:
         """When the first operation starts that is not emitted; infinite when there is none."""
         return min((lane.pending[0].start for lane in self._lanes if lane.pending), default=inf)
 
-    def emit(self, before: float) -> None:
-        """Emit the operations that start before then; all that starts before they end has been committed."""
-        for lane in self._lanes:
+    def emit(self, before: float, rank: int | None = None) -> None:
+        """Emit the operations that start before then, of all ranks or of one; all that starts before they end has been
+        committed, or the RECVs of what is not are posted behind them."""
+        for lane in self._lanes if rank is None else (self._lanes[rank],):
             while lane.pending and lane.pending[0].start < before:
                 lane.run(lane.pending.popleft())
 
