@@ -53,6 +53,10 @@ class TestHistoryModel:
         samples = [Sample(((n, p),), 5.0 - 2.0**-30 * n * (n + p)) for n, p in [(100, 0), (50, 200), (30, 10), (7, 7)]]
         assert fit_history(samples) == HistoryModel(SMALLEST_GROWTH, 0.0, 5.0)
 
+    def test_no_growth_at_all_is_kept(self) -> None:
+        samples = [Sample(((n, p),), 5.0) for n, p in [(100, 0), (50, 200), (30, 10), (7, 7)]]
+        assert fit_history(samples) == HistoryModel(0.0, 0.0, 5.0)
+
     @given(
         st.lists(
             st.tuples(st.integers(1, 400), st.integers(0, 2000), st.floats(0.001, 10.0)).map(

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -107,6 +108,7 @@ def test_every_way_to_chunks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(chunking, "MOST_CHUNKS", 3)
     prompts = Schedule("x", Model("m", 4), 2, 1, requests=(Request("a", 2), Request("b", 2)))
     assert len(FixedChunks(2)(prompts).chunks) == 2
+    assert len(FixedChunks(1)(replace(prompts, requests=(Request("a", 3),))).chunks) == 3
     with pytest.raises(InputError, match="more than 3 chunks"):
         FixedChunks(1)(prompts)
     with pytest.raises(InputError, match="more than 3 chunks"):

@@ -372,5 +372,6 @@ def test_a_planned_order_must_be_complete() -> None:
     case = Case(Prices.of(DENSE), workload.cut(100), "v", 2, 2)
     schedule = schedule_of(case, [100], [3, 3, 3, 3])
     assert stage_ranks("v", 2, 2) == schedule.stage_ranks
-    with pytest.raises(InputError, match="every operation of rank 1 once"):
-        PlannedOrder(Order(((0, 3), (1,))))(schedule)
+    for of_rank_1 in [((1,),), ()]:
+        with pytest.raises(InputError, match="every operation of rank 1 once"):
+            PlannedOrder(Order(((0, 3), *of_rank_1)))(schedule)
