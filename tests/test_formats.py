@@ -92,3 +92,17 @@ def test_a_document_like_no_other_lacks_its_format(
     with pytest.raises(SystemExit):
         main(["simulate", "FILE"])
     assert 'FILE: the key "format" is missing' in capsys.readouterr().err
+
+
+def test_requests_one_a_line_are_no_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("FILE").write_text('{"prompt_tokens": 5}\n{"prompt_tokens": 6}\n')
+    with pytest.raises(SystemExit) as raised:
+        main(["simulate", "FILE"])
+    assert raised.value.code == 2
+    assert capsys.readouterr().err == (
+        "vppc: FILE: line 2, column 1: not JSON: another value begins on this line\n"
+        "  hint: one document is read here, not one a line, as requests may be, which --requests takes\n"
+    )

@@ -24,6 +24,8 @@ _OTHERS = {
     "study": ("what vppc compare or tune printed as JSON", "vppc report takes it"),
 }
 """Files without a format, by a name for their kind: the same of them."""
+_OURS = ("format", "stages", "programs", "layers")
+"""Keys of vppc's own files: with one of them a file is one of these, though its format may be missing."""
 _HEAD = 1000
 """In so many characters a file says which format it has."""
 _FORMAT = re.compile(r'"format"\s*:\s*"(vppc\.\w+)"')
@@ -54,7 +56,7 @@ def looks_like(document: object, wanted: str, *, file: str = "", place: str = ""
 def _kind(document: object) -> str | None:
     if isinstance(document, list):
         document = {"requests": document}
-    if not isinstance(document, dict) or "format" in document:
+    if not isinstance(document, dict) or not document.keys().isdisjoint(_OURS):
         return None
     if "model_type" in document or "architectures" in document:
         return "config"

@@ -120,6 +120,13 @@ def _syntax_error(error: json.JSONDecodeError, file: str, line: int) -> InputErr
         return InputError(
             "the JSON text ends too early", file=file, place=place, remedy="the file may be truncated; make it again"
         )
+    if error.msg.startswith("Extra data") and column == 1 and row > line:
+        return InputError(
+            "not JSON: another value begins on this line",
+            file=file,
+            place=place,
+            remedy="one document is read here, not one a line, as requests may be, which --requests takes",
+        )
     problem = error.msg.removesuffix(" at")
     return InputError(f"not JSON: {problem[0].lower()}{problem[1:]}", file=file, place=place)
 
