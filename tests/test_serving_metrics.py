@@ -55,6 +55,9 @@ class TestByHand:
         assert (report.makespan, report.throughput, report.ttft.mean, report.queueing.mean) == (9.0, 10 / 9, 9.0, 0.0)
         assert report.depth == 1.0
         assert report.bubble_ratio(report.ranks[1]) == pytest.approx(2 / 9)
+        assert [use.kv_tokens for use in report.ranks] == [10, 10]
+        assert [use.needed for use in report.ranks] == [5.0, 9.0]
+        assert report.depth_at_last == 1
 
     def test_one_chunk_at_a_time_starves_when_the_last_has_entered(self) -> None:
         # rank 0   0 [C0 s0] 1   2 [C0 s2] 3 [C1 s0] 4   5 [C1 s2] 6

@@ -65,7 +65,7 @@ class RankUse:
 
     @property
     def needed(self) -> float:
-        """Seconds that it took while requests waited, or worked: what more requests a second would not find."""
+        """Seconds in which it worked, or requests waited for it: all but those in which more could have come."""
         return self.compute + self.collective + self.transfer + self.imbalance + self.held
 
     @property
