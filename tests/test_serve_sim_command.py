@@ -34,7 +34,7 @@ def run(*arguments: str) -> Result:
 def shown(*arguments: str) -> Any:
     result = run(*arguments, "--json")
     assert result.exit_code == 0
-    return json.loads(result.output)
+    return json.loads(result.stdout)
 
 
 @pytest.fixture
