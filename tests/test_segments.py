@@ -17,7 +17,7 @@ from vppc.errors import CheckFailed, Finding
 from vppc.ir.certificate import Certificate
 from vppc.ir.instruction import WIDTH, Forward, Program, Recv, Sample, Send, Wait
 from vppc.ir.rules import RULES, Verifier, check, check_stream
-from vppc.ir.schedule import Part, Schedule
+from vppc.ir.schedule import Part, Request, Schedule
 from vppc.ir.segment import Continuation, Segment
 from vppc.ir.stream import extend
 
@@ -296,6 +296,17 @@ def test_a_stream_that_is_forgotten_keeps_what_is_open_and_no_more() -> None:
     verifier.forget(1)
     assert [len(tape) for tape in verifier.tapes] == [1, 1]
     assert (verifier.prompts.requests, verifier.prompts.chunks) == ([], [])
+
+
+def test_who_is_cancelled_behind_what_is_forgotten() -> None:
+    first, segments = cut(by_hand(), [[8, 6], [13, 12]])
+    verifier = Verifier(first)
+    verifier.extend(segments[0])
+    assert verifier.findings(closed=False) == ()
+    verifier.forget(1)
+    verifier.extend(Segment(2, "", requests=(Request("r1", 4), Request("r2", 4)), extra={"cancelled": [2]}))
+    (finding,) = verifier.findings(closed=True)
+    assert (finding.code, finding.problem) == ("R5", "no chunk holds its tokens 0 to 4")
 
 
 @pytest.mark.parametrize("seed", [1335, 2183, 3236])
