@@ -17,7 +17,7 @@ from vppc.cli import vppc
 from vppc.compiler import compile_schedule
 from vppc.costs.devices import GIB, find_device
 from vppc.costs.document import read_cost
-from vppc.costs.model import CostModel, Linear, ideal_seconds
+from vppc.costs.model import CostModel, LayerCost, Linear, ideal_seconds
 from vppc.costs.roofline import roofline_cost
 from vppc.errors import CheckFailed, InputError
 from vppc.ir.document import parse_schedule, schedule_text
@@ -151,6 +151,19 @@ def test_a_plan_is_held_against_strategies_with_one_chunk_size(cost: CostModel, 
     told = folded.json(long_prompt.report)
     assert told["gain"] == told["makespan"] / long_prompt.report.makespan - 1
     assert long_prompt.report.makespan < own.outcome.makespan < plain.outcome.makespan
+
+
+def test_where_chunks_cost_little_there_are_many_and_one_size_is_no_quicker() -> None:
+    """The finest cutting that is looked at first has 10 chunks here; the best has about 60."""
+    cheap = CostModel((LayerCost(16, fixed=5e-4, per_token=1e-5, per_pair=1e-10),), name="cheap")
+    task = Task(requests=(Request("r", 65536),), cost=cheap, model=Model("m", 16), pp=4, placement="straight")
+    [tuned] = tune(replace(task, effort=0.1))
+    others = beside(task, tuned)
+    assert len(tuned.schedule.chunks) > 30
+    assert all(tuned.report.makespan < other.outcome.makespan for other in others if other.outcome.case.options.vp == 1)
+    assert "is quicker than what was found" not in tuning_text([tuned], others[:1], [])
+    slow = replace(tuned, report=replace(tuned.report, makespan=1e3))
+    assert "cpp is quicker than what was found: use it, or search longer (--effort)" in tuning_text([slow], others, [])
 
 
 def test_a_longer_time_to_first_token_is_named(cost: CostModel) -> None:

@@ -78,6 +78,8 @@ def _gains(best: Tuned, others: Sequence[Beside]) -> str:
         cells += (signed_percent(_part(report.makespan, best.report.makespan)),)
         cells += (seconds(theirs), seconds(mine), signed_percent(_part(mine, theirs))) if several else ()
         lines.append((other.name, *cells))
+        if report.makespan < best.report.makespan:
+            notes.append(f"{other.name} is quicker than what was found: use it, or search longer (--effort)")
         if several and mine > theirs:
             longer = percent(_part(mine, theirs))
             notes.append(f"the mean TTFT is {longer} longer than of {other.name}: see --objective both, or ttft")

@@ -56,6 +56,9 @@ _SWELL = 0.8
 _SWELLING = 3
 """Stages a rank from which on that is tried."""
 
+_CLEARLY = 0.99
+"""While the finest cutting is this much better than all others, finer ones are tried."""
+
 _IN_FLIGHT = (0.75, 1.2, 0.6, 2.0)
 """Chunks in flight, in parts of a chunk's transfers and two more; the most promising first."""
 
@@ -135,12 +138,23 @@ class Search:
 
     @cached_property
     def _glances(self) -> list[_Tried]:
-        """Of every cutting the best from layers that are divided."""
+        """Of every cutting the best from layers that are divided; more of them while the last is clearly the best."""
+        glances = list(map(self._glance, self._ladder()))
+        while _value(glances[-1]) < _CLEARLY * min(map(_value, glances[:-1]), default=0.0):
+            finer = self._finer(glances[-1].case.cutting)
+            if finer is None:
+                break
+            glances.append(self._glance(finer))
+        return glances
+
+    def _glance(self, cutting: Cutting) -> _Tried:
         starts = self.starts[:1] if self._huge else self.starts[:-1] or self.starts
-        return [
-            min((self._descended(cutting, self.ways[0], _GLANCE, counts) for counts in starts), key=_value)
-            for cutting in self._ladder()
-        ]
+        return min((self._descended(cutting, self.ways[0], _GLANCE, counts) for counts in starts), key=_value)
+
+    def _finer(self, cutting: Cutting) -> Cutting | None:
+        """A cutting into twice as many chunks, or None where that is not allowed, or takes too long to look at."""
+        finer = self.workload.cut_into([pieces if pieces == 1 else 2 * pieces for pieces in cutting.pieces])
+        return None if finer.pieces == cutting.pieces or self._too_many(finer) else finer
 
     def run(self, keep: int = 1, *, quick: bool = False) -> list[Found]:
         """The best points found, ``keep`` at most, the best first; ``quick`` looks less closely."""
@@ -162,7 +176,10 @@ class Search:
 
     @property
     def _huge(self) -> bool:
-        return len(self.shape.cutting) * len(self.shape.ranks) >= _TOO_MANY
+        return self._too_many(self.shape.cutting)
+
+    def _too_many(self, cutting: Cutting) -> bool:
+        return len(cutting) * len(self.shape.ranks) >= _TOO_MANY
 
     def _looks(self, keep: int, quick: bool) -> list[_Tried]:
         """The best points of a close look, their layers whole: all of them where that takes little."""
