@@ -66,6 +66,12 @@ def test_a_file_is_written_with_the_usual_rights(tmp_path: Path) -> None:
     assert file.stat().st_mode == usual.stat().st_mode
 
 
+def test_what_utf_8_has_no_code_for_is_escaped_as_in_json(tmp_path: Path) -> None:
+    file = tmp_path / "out"
+    write_text(str(file), os.fsdecode(b"a\xff ") + "\ud800é")
+    assert file.read_bytes() == b"a\\udcff \\ud800\xc3\xa9"
+
+
 def test_a_file_that_is_replaced_keeps_its_rights(tmp_path: Path) -> None:
     file = tmp_path / "out"
     file.write_text("old")

@@ -70,7 +70,7 @@ def test_a_server_refuses_it_too_before_it_starts() -> None:
 def test_a_prompt_longer_than_the_models_context_is_noted(command: str, tmp_path: Path) -> None:
     note = (
         "note: a prompt has 131,073 tokens, but llama-3.1-70b is published for 131,072: serve it with rotary scaling "
-        "that is made for them; its config.json has llama3\n"
+        'that is made for them; its config.json has "llama3"\n'
     )
     assert run(command, 131073, tmp_path, *LLAMA).stderr.count(note) == 1
     assert "note: a prompt" not in run(command, 131072, tmp_path, *LLAMA).stderr

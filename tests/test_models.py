@@ -174,8 +174,20 @@ class TestConfig:
         assert tiny(max_position_embeddings=40960, **{key: yarn}).context == 131072
         assert tiny(max_position_embeddings=163840, **{key: {**yarn, "factor": 2}}).context == 163840
         assert tiny(max_position_embeddings=40960, **{key: {"type": "yarn", "factor": 2}}).context == 81920
+        older = {"rope_type": None, "type": "yarn", "factor": 2}
+        assert tiny(max_position_embeddings=40960, **{key: older}).context == 81920
         for other in ({**yarn, "rope_type": "llama3"}, {**yarn, "factor": "4"}, {**yarn, "factor": 1e300}):
             assert tiny(max_position_embeddings=40960, **{key: other}).context == 40960
+
+    @pytest.mark.parametrize("trained", [-4096, 0, 10**400, True, "4096", None, [4096], 1e-9])
+    @pytest.mark.parametrize("factor", [-2.0, 0, 1e308, 10**400, None, {}])
+    def test_odd_values_of_yarn_make_nothing_of_the_context(self, factor: object, trained: object) -> None:
+        yarn = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": trained}
+        spec = tiny(max_position_embeddings=40960, rope_scaling=yarn)
+        assert (spec.context, spec.trained) == (40960, 40960)
+
+    def test_the_kind_of_rotary_scaling_is_short(self) -> None:
+        assert len(tiny(rope_scaling={"rope_type": "x" * 1000}).rotary) < 100
 
     def test_attention(self) -> None:
         assert tiny().attention == GroupedQuery(8, 8, 8)

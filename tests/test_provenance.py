@@ -47,6 +47,14 @@ def test_where_it_is_written_changes_nothing_of_it(tmp_path: Path) -> None:
     assert {plan.read_text() for plan in plans} == {run(*COMPILE)}
 
 
+def test_what_looks_like_an_output_but_is_a_value_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("-o").write_text('{"format": "vppc.cost", "version": 1, "layers": [{"count": 4, "per_token": 0.1}]}')
+    for words in (("--cost", "-o"), ("--cost=-o",)):
+        made = run("compile", "--pp", "2", "--tokens", "100", *words, "-o", "-")
+        assert provenance(made)["command"] == shlex.join(["vppc", "compile", "--pp", "2", "--tokens", "100", *words])
+
+
 def test_paths_are_as_they_were_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     odd = os.fsdecode(b"a queue\xff.json")

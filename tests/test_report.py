@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -110,6 +111,15 @@ def test_what_names_say_is_no_html(tmp_path: Path) -> None:
     page = written(tmp_path, saved(tmp_path, replace(schedule, requests=(evil,))), "--title", "<b>").read_text()
     assert "<script>alert" not in page
     assert "<h1>&lt;b&gt;</h1>" in page
+
+
+def test_names_that_are_no_unicode_are_shown_escaped(tmp_path: Path) -> None:
+    schedule = paper("vpp", 4)
+    odd = replace(schedule.requests[0], id="\ud800")
+    file = tmp_path / os.fsdecode(b"plan\xff.json")
+    file.write_text("".join(schedule_text(replace(schedule, requests=(odd,)))), errors="backslashreplace")
+    page = body(written(tmp_path, str(file), "--title", os.fsdecode(b"title\xff")))
+    assert "<h1>title\\udcff</h1>" in page
 
 
 def test_the_page_of_a_run_has_the_plan_beside_it(tmp_path: Path) -> None:

@@ -40,9 +40,10 @@ def test_requests_and_cancellations() -> None:
         ('{"prompt_tokens": "5"}', "line 7: prompt_tokens: "),
         ('{"prompt_tokens": 5, "arrival": -1}', "line 7: arrival: "),
         ('{"cancel": 5}', "line 7: cancel: "),
+        ('{"id": "b", "cancel": "a"}', "line 7: asks for a request (id) and gives one up"),
         ("9" * (LONGEST + 1), f"line 7: is longer than {LONGEST:,} bytes"),
     ],
-    ids=["half", "list", "empty", "other", "text", "past", "number", "long"],
+    ids=["half", "list", "empty", "other", "text", "past", "number", "both", "long"],
 )
 def test_what_is_no_request(text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:

@@ -202,7 +202,10 @@ def _unpacked(stream: BufferedReader) -> BinaryIO:
 
 
 def _opened(path: str, mode: str) -> IO[Any]:
-    return open(path, mode) if "b" in mode else open(path, mode, encoding="utf-8", newline="")
+    if "b" in mode:
+        return open(path, mode)
+    # half of a pair of codes, or a byte of a file's name, has none in UTF-8: it is escaped, as in JSON
+    return open(path, mode, encoding="utf-8", errors="backslashreplace", newline="")
 
 
 def _replace(target: str, pieces: Iterable[str] | Iterable[bytes], mode: str) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import click
 
@@ -31,17 +32,27 @@ def command_line(context: click.Context) -> str:
     Without ``-o``: where a result goes is no part of how it is made, and so it is the same bytes wherever it goes.
     Bytes that are not UTF-8 are shown as ``\\xff``.
     """
-    outputs = [name for each in context.command.params if isinstance(each.type, Output) for name in each.opts]
-    words = _without(context.meta[WORDS], outputs)
+    options = [each for each in context.command.params if isinstance(each, click.Option)]
+    outputs = {name for each in options if isinstance(each.type, Output) for name in each.opts}
+    valued = {name for each in options if not each.is_flag and not each.count for name in each.opts}
+    words = _without(context.meta[WORDS], outputs, valued)
     return shlex.join(["vppc", *(os.fsencode(word).decode("utf-8", "backslashreplace") for word in words)])
 
 
-def _without(words: Sequence[str], options: Sequence[str]) -> Iterator[str]:
-    """The words without those options and their values: ``-o x``, ``-ox``, ``--output x``, ``--output=x``."""
-    joined = tuple(f"{name}=" if name.startswith("--") else name for name in options)
+def _without(words: Sequence[str], outputs: Container[str], valued: Container[str]) -> Iterator[str]:
+    """The words without the options ``outputs`` and their values: ``-o x``, ``-ox``, ``--output x``, ``--output=x``.
+
+    What stands behind another one of the options that are ``valued`` is its value, whatever it looks like.
+    """
     given = iter(words)
     for word in given:
-        if word in options:
-            next(given, None)
-        elif not word.startswith(joined):
-            yield word
+        name = word.partition("=")[0] if word.startswith("--") else word[:2]
+        if name in outputs:
+            if word == name:
+                next(given, None)
+            continue
+        yield word
+        if word == "--":
+            yield from given
+        elif word in valued:
+            yield from islice(given, 1)

@@ -299,11 +299,13 @@ def _rotary(config: Config) -> tuple[str, int, int]:
     makes more: ``factor`` times the trained length."""
     published = config.get("max_position_embeddings", 0)
     scaling = config.get("rope_parameters", config.get("rope_scaling", {}))
-    kind = str(scaling.get("rope_type", scaling.get("type", "default")))
+    kind = scaling.get("rope_type") or scaling.get("type") or "default"
     if kind != "yarn":
-        return "" if kind == "default" else kind, published, published
+        return "" if kind == "default" else shown(kind), published, published
     factor, trained = scaling.get("factor"), scaling.get("original_max_position_embeddings", published)
-    if not isinstance(factor, int | float) or not isinstance(trained, int) or not 1 <= factor * trained < LARGEST:
+    if not isinstance(factor, int | float) or type(trained) is not int or not 0 < trained < LARGEST:
+        return kind, published, published
+    if not 1 <= trained * min(factor, LARGEST) < LARGEST:
         return kind, published, published
     return kind, trained, max(published, int(factor * trained))
 

@@ -94,7 +94,7 @@ class Served:
 
     @property
     def makespan(self) -> float:
-        return self.last - self.first
+        return max(0.0, self.last - self.first)  # there may be no first token
 
     def summary(self, drift: float | None) -> str:
         """A line for the operator; ``drift`` is that of the last FORWARDs."""

@@ -77,6 +77,8 @@ def parse_line(line: Line) -> Request | Cancel:
         raise InputError(error.problem, file=place) from None
     if isinstance(document, dict) and "cancel" in document:
         cancel = validate(_CANCEL, document, file=place)
+        if both := [key for key in document if key in _NAMES - {"arrival"}]:
+            raise InputError(f"asks for a request ({both[0]}) and gives one up", file=place, remedy="a line for each")
         return Cancel(cancel["cancel"], cancel.get("arrival", 0.0))
     if not isinstance(document, dict):
         raise InputError(f"{shown(document)} is no request", file=place, remedy='{"id": .., "prompt_tokens": ..}')
