@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,11 @@ class Setup:
     def small_tp(self) -> int:
         """Processes a rank of the small model, which has few heads."""
         return min(self.tp, 2)
+
+    @property
+    def pretended(self) -> bool:
+        """Whether its NPUs are no NPUs: those of a stand-in for torch_npu."""
+        return self.device == "npu" and is_stand_in("torch_npu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +152,14 @@ class Proof:
         return step
 
 
+def is_stand_in(module: str) -> bool:
+    """Whether a module says of itself, in its version, that it is a stand-in. It is read and not imported."""
+    found = find_spec(module)
+    if found is None or found.origin is None:
+        return False
+    return re.search(r'^__version__ = ".*\+standin"', Path(found.origin).read_text("utf-8"), re.MULTILINE) is not None
+
+
 def ran(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str, str]:
     """A command's exit status, and what it wrote to stdout and stderr. When this program is ended, so is it."""
     pipe = subprocess.PIPE
@@ -182,7 +197,8 @@ def prove(proof: Proof) -> Iterator[str]:
     doctor = ["doctor", "--pp", s.pp * s.tp, "--device", s.device, "--timeout", s.timeout, "--json"]
     priced_with = ["--cost", COST, "--bytes-per-token", BYTES_PER_TOKEN, "-o", links]
     largest = [] if s.max_bytes is None else ["--max-bytes", s.max_bytes]
-    yield links_section(json.loads(proof.vppc("doctor", *doctor, *priced_with, *largest).output))
+    found = json.loads(proof.vppc("doctor", *doctor, *priced_with, *largest).output)
+    yield links_section(found, s.pretended)
 
     guess = s.folder / "guess.json"
     guess.write_text(json.dumps(SMALL), encoding="utf-8")
@@ -258,19 +274,27 @@ def stages_section(model: str, runs: dict[str, Run]) -> str:
     return f"## {model} on vLLM's stages\n\n{said}\n\n{table(headers, rows)}"
 
 
-def links_section(doctor: dict[str, Any]) -> str:
-    """What the self-test found."""
+def title(setup: Setup) -> str:
+    """What was proven, and where."""
+    where = "pretended NPUs, which are this machine's CPUs" if setup.pretended else setup.device
+    return f"# Proof on {where}: {setup.pp} ranks of {setup.tp}"
+
+
+def links_section(doctor: dict[str, Any], pretended: bool = False) -> str:
+    """What the self-test found, on NPUs that may be ``pretended``."""
     processes, channels = doctor["processes"], doctor["channels"]
     slowest = min(channels, key=lambda each: each["bandwidth"])
     settings = [f"{each['name']} {each['problem']}" for each in doctor["settings"] if each["problem"]]
     lines = [
-        f"* {len(processes)} x {processes[0]['device']}",
+        f"* {len(processes)} x {processes[0]['device']}{', pretended' if pretended else ''}",
         "* " + ", ".join(f"{each['name']} {each['version']}" for each in processes[0]["packages"] if each["version"]),
         f"* slowest of {len(channels)} channels: {slowest['src']} -> {slowest['dst']}, "
         f"{slowest['latency'] * 1e6:.1f} us and {slowest['bandwidth'] / 1e9:.2f} GB/s; "
         f"all at once {slowest['bandwidth_all_at_once'] / 1e9:.2f} GB/s",
         f"* compute takes {doctor['interference']:.1%} longer beside transfers",
     ]
+    if pretended:
+        lines.append("* **stand-ins** say what device, CANN and vLLM-Ascend these are; all times are those of CPUs")
     if processes[0]["communicators"] is not None:
         took, counted = (processes[0][key] for key in ("communicators", "counted"))
         said = "" if counted is None else f", {counted / 2**20:.0f} MiB counted"
@@ -362,15 +386,16 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def command(output: Path, **options: Any) -> None:
     """Prove vppc's runtime on this machine, and write OUTPUT/report.md.
 
-    Exit status: 0 when every step ended and all tokens are equal, 143 when SIGTERM ended it, 1 otherwise. The report is
-    written in any case, and no process is left.
+    Exit status: 0 when every step ended well and all tokens are equal, also where the times of the runs fit no costs,
+    which the report says; 143 when SIGTERM ended it, 130 when Ctrl-C did, 1 otherwise. The report is written in any
+    case, and no process is left.
     """
     folder = output.absolute()
     if folder.exists() and any(folder.iterdir()):
         raise click.UsageError(f"-o: {output} is not empty; name another folder, or remove it")
     (folder / "logs").mkdir(parents=True)
     proof = Proof(Setup(folder, **options))
-    sections = [f"# Proof on {proof.setup.device}: {proof.setup.pp} ranks of {proof.setup.tp}"]
+    sections = [title(proof.setup)]
     status, failure = 0, ""
     signal.signal(signal.SIGTERM, leave)
     try:

@@ -13,7 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from examples.ascend_proof import Failed, Proof, Run, Setup, Step, links_section, prove_stages, runs_section
+from examples.ascend_proof import (
+    Failed,
+    Proof,
+    Run,
+    Setup,
+    Step,
+    is_stand_in,
+    links_section,
+    prove_stages,
+    runs_section,
+)
 
 pytest.importorskip("torch", reason="the runtime needs torch")
 
@@ -89,7 +99,9 @@ def test_on_pretended_npus_it_goes_through(tmp_path: Path, monkeypatch: pytest.M
     assert ended.returncode == 0, ended.stderr
     report = (folder / "report.md").read_text(encoding="utf-8")
     assert set(statuses(report).values()) == {0}
-    assert "* 2 x Ascend910_9382, 64.0 GiB" in report
+    assert report.startswith("# Proof on pretended NPUs, which are this machine's CPUs: 2 ranks of 1\n")
+    assert "* 2 x Ascend910_9382, 64.0 GiB, pretended\n" in report
+    assert "* **stand-ins** say what device, CANN and vLLM-Ascend these are" in report
     assert "* communicators took" in report and "80 MiB counted" in report
     runs = re.findall(r"^\| (\S+) \| (\d+ \d+) \((.*?)\)", report, re.MULTILINE)
     assert runs == [(name, runs[0][1], "equal") for name in ("cpp", "vpp-async")]
@@ -113,6 +125,14 @@ def test_on_cpus_it_goes_through(tmp_path: Path) -> None:
     assert len(list((folder / "logs").iterdir())) == len(ran) + 1
 
 
+def test_a_module_is_a_stand_in_when_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "npus_real.py").write_text('__version__ = "2.10.0.post4"  # no +standin\n')
+    (tmp_path / "npus_pretended.py").write_text('import nothing\n__version__ = "2.10.0+standin"\n')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    said = [is_stand_in(name) for name in ("npus_real", "npus_pretended", "npus_missing")]
+    assert said == [False, True, False]
+
+
 @pytest.mark.skipif(find_spec("torch_npu") is not None, reason="this machine has torch_npu")
 def test_without_npus_the_report_says_what_is_missing(tmp_path: Path) -> None:
     folder = tmp_path / "proof"
@@ -120,6 +140,7 @@ def test_without_npus_the_report_says_what_is_missing(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert "an NPU needs torch_npu, which is not installed" in ended.stderr
     report = (folder / "report.md").read_text(encoding="utf-8")
+    assert report.startswith("# Proof on npu: 2 ranks of 1\n")
     assert "## It failed\n\ndoctor ended with status" in report
     assert list(statuses(report)) == ["doctor"]
 
