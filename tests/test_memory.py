@@ -122,6 +122,13 @@ class TestDeepSeekOnSixteenDies:
         assert first.activations == 24 * K * 2 * (3 * 7168 + 2 * 7168 + 3 * 2048 + 3 * 2048 // 8)
         assert (first.limit, first.reserve) == ((65536 - 3416) * 2**20, 2**30)
 
+    def test_a_rank_of_dense_layers_alone_holds_the_values_of_attention(self) -> None:
+        """Queries and keys of 192, values and output of 128, for 16 heads a device; 3 x 18432 / 8 would be less."""
+        ranges = ((0, 3), (3, 61))
+        schedule = plan(DEEPSEEK, (64 * K,), strategy="cpp", chunk_size=8 * K, ranges=ranges)
+        first = memory_plan(schedule, DEEPSEEK, NPU, tp=8, ep=8, weight_dtype="w8a8")[0]
+        assert first.activations == 8 * K * 2 * (3 * 7168 + 1536 + 576 + 16 * (2 * 192 + 2 * 128))
+
 
 class TestParts:
     def small(self, **options: Any) -> Schedule:
@@ -351,6 +358,14 @@ class TestRemedies:
         )
         assert self.number(r"chunks of at most (\d+) tokens", advice) >= 128
 
+    def test_no_chunks_are_asked_for_that_are_larger_than_the_plans(self) -> None:
+        options = {"chunk_size": 256, "ranges": ((0, 5), (5, 6), (6, 7), (7, 12))}
+        loads = loads_of(plan(SMALL, self.prompts, tp=1, chunk_size=256, strategy="vpp-async"))
+        memory = Memory(SMALL, NPU, Sharding(), "bf16", 256.0)
+        advice = self.advice(max(memory.of(replace(load, buffers=2)).total for load in loads), **options)
+        assert "together: layer ranges [[0,3],[3,6],[6,9],[9,12]]" in advice
+        assert self.number(r"chunks of at most (\d+) tokens", advice) == 256
+
     def test_nothing_fits(self) -> None:
         assert self.advice(NPU.reserve, chunk_size=1000).endswith(
             "nor all of them together; share the model over more devices (--tp, --pp)"
@@ -386,6 +401,14 @@ class TestRemedies:
 
 
 class TestBalancedRanges:
+    def test_all_ranks_have_as_much_left(self) -> None:
+        """12 layers alike on four ranks that have room for six each, of some 30 MiB."""
+        spec = replace(SMALL, hidden=1024, kinds=(LayerKind(12, Dense(4096)),))
+        memory = Memory(spec, NPU, Sharding(), "bf16", 256.0)
+        loads = tuple(RankLoad(rank, ((0, 6),), frozenset(), 2, 2, 64, 300, 0) for rank in range(4))
+        tight = replace(memory, device=replace(NPU, memory=memory.of(loads[0]).total))
+        assert balanced_ranges(tight, loads, range(4)) == ((0, 3), (3, 6), (6, 9), (9, 12))
+
     @given(
         st.sampled_from([SMALL, MIXED]),
         st.sampled_from([(0, 1), (0, 1, 1, 0), (0, 1, 2, 2, 1, 0), (0, 1, 2, 0, 1, 2), (0,)]),

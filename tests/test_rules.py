@@ -248,6 +248,11 @@ def test_what_is_said_in_other_cases(code: str, schedule: Schedule, problem: str
     assert (first.code, first.problem) == (code, problem)
 
 
+def test_a_part_that_leaves_out_tokens_is_sent_to_where_those_before_it_end() -> None:
+    first = check(chunks((Part(0, 1, 1),), (Part(0, 3, 1),)))[0]
+    assert (first.code, first.remedy) == ("R3", "start it at 2: its parts so far end there")
+
+
 OTHERS: list[tuple[str, str, Callable[[], Schedule]]] = [
     ("PyTorch's simulator: two SENDs cross, each waited for before the RECV", "D2", crossing_sends),
     ("swapped RECVs", "C6", lambda: changed(changed(BASE, 1, 0, chunk=1), 1, 5, chunk=0)),

@@ -16,6 +16,8 @@ from vppc.ir.document import parse_schedule, schedule_text
 from vppc.ir.instruction import FORWARD
 from vppc.ir.rules import check
 from vppc.ir.schedule import Order, Schedule
+from vppc.passes.admission import Admission
+from vppc.passes.list_schedule import list_schedule
 from vppc.passes.strategies import Options
 
 N = (1, 2, 3, 5, 8, 16, 33)
@@ -150,6 +152,29 @@ def test_packing_is_never_worse_than_not_packing(tokens: tuple[int, ...], pp: in
     ]
     assert spans[0] <= spans[1] * (1 + 1e-9)
     assert spans[1] <= spans[2] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("placement", "prompts", "seconds", "orders", "finish"),
+    [
+        # at 2.0 rank 1 folds: chunk 0 goes on, and nobody waits for chunk 1 meanwhile
+        ("v", (1, 1), (1.0, 1.0, 1.0, 1.0), ((0, 4, 3, 7), (1, 2, 5, 6)), 6.0),
+        # at 5.0 rank 1 feeds rank 0, which has work until 6.0: chunk 2 goes before stage 3 of chunk 0
+        ("loop", (2, 1), (1.0, 2.0, 1.0, 1.0), ((0, 4, 8, 2, 6, 10), (1, 5, 9, 3, 7, 11)), 10.0),
+    ],
+)
+def test_a_later_prompt_goes_first_only_where_the_next_rank_would_run_dry(
+    placement: str,
+    prompts: tuple[int, ...],
+    seconds: tuple[float, ...],
+    orders: tuple[tuple[int, ...], ...],
+    finish: float,
+) -> None:
+    """Worked by hand: chunks of one token, seconds by stage, nothing for transfers, and no limit on what enters."""
+    plan = paper("vpp-packed", prompts, placement=placement)
+    chunks = len(plan.chunks)
+    costs = OpCosts([*seconds] * chunks, [0.0] * len(seconds) * chunks, [0.0] * chunks)
+    assert list_schedule(plan, costs, Admission().gates(plan)) == (Order(orders), finish)
 
 
 @given(plans(strategies=("vpp-async", "vpp-packed"), limited=False))
