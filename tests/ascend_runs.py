@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 STANDINS = ROOT / "tests" / "standins"
 MOST_SECONDS = 200
-LOOP = ("--runner", "vllm", "--timeout", "60", "--device", "npu")
+LOOP = ("--runner", "vllm", "--timeout", "200", "--device", "npu")
 
 
 class Loop(NamedTuple):

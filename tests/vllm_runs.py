@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 ENVIRONMENT = ROOT / ".venv-vllm"
 MISSING = "there is no whole .venv-vllm: scripts/vllm-venv makes it"
 """Why tests are skipped where :func:`installed` is false."""
-OPTIONS = ("--runner", "vllm", "--timeout", "60", "--device", "cpu")
+OPTIONS = ("--runner", "vllm", "--timeout", "200", "--device", "cpu")
 FORK = multiprocessing.get_context("fork")
 TOKENS = 4
 """That stock vLLM makes of each prompt."""
