@@ -350,7 +350,7 @@ def test_where_ranks_stand(tmp_path: Path) -> None:
     for process, doing, chunk in ((1, Doing.FORWARD, 0), (2, Doing.RECV, 1), (3, Doing.IDLE, 2)):
         page.put_rank(process, RankRow(doing, chunk, 3, 1.0, None))
     said = [
-        "rank 0 (tp rank 0) is alive, before its first chunk",
+        "rank 0 (tp rank 0) is alive, before its first chunk; chunk 0 is in flight (request r0)",
         "rank 0 (tp rank 1) is alive, in FORWARD of chunk 0 on stage 3 (request r0)",
         "rank 1 (tp rank 0) is alive, in RECV of chunk 1 for stage 3 (requests r1, r2)",
         "rank 1 (tp rank 1) is alive, after FORWARD of chunk 2 on stage 3, waiting for the engine"
@@ -358,8 +358,12 @@ def test_where_ranks_stand(tmp_path: Path) -> None:
     ]
     assert [where.of(process, "is alive") for process in range(4)] == said
     where.leave()
-    assert where.of(1, "died") == "rank 0 (tp rank 1) died, in FORWARD of chunk 0 on stage 3"
+    through = "rank 0 (tp rank 1) died, in FORWARD of chunk 0 on stage 3"
+    assert where.of(1, "died") == f"{through}; chunk 1 is in flight (requests r1, r2)"
     assert where.of(2, "is alive") == said[2]
+    where.leave()
+    where.leave()
+    assert where.of(1, "died") == through
 
 
 @pytest.mark.parametrize("sizes", [[], [3, 0], [2.5], ["4"], [True]], ids=str)

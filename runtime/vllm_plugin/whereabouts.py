@@ -11,7 +11,7 @@ MOST_NAMED = 4
 
 class Whereabouts:
     """The page says on which chunk each process is, of which a rank has ``tp``; here it is known for which requests,
-    while a chunk is in flight."""
+    while a chunk is in flight. Who is between two chunks is told of with those who wait for it."""
 
     def __init__(self, page: Page, tp: int) -> None:
         self._page, self._tp = page, tp
@@ -35,8 +35,13 @@ class Whereabouts:
         return f"{who} {state}, {row}{self._for(row.chunk)}"
 
     def _for(self, chunk: int) -> str:
-        names = self._requests.get(chunk)
-        if not names:
-            return ""
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        return f" (request{'s' if len(names) > 1 else ''} {', '.join(names[:MOST_NAMED])}{more})"
+        in_flight = dict(self._requests)  # as it is now: another thread goes on
+        if chunk in in_flight:
+            return f" ({_named(in_flight[chunk])})"
+        oldest = min(in_flight, default=None)
+        return "" if oldest is None else f"; chunk {oldest} is in flight ({_named(in_flight[oldest])})"
+
+
+def _named(requests: list[str]) -> str:
+    more = f" and {len(requests) - MOST_NAMED} more" if len(requests) > MOST_NAMED else ""
+    return f"request{'s' if len(requests) > 1 else ''} {', '.join(requests[:MOST_NAMED])}{more}"

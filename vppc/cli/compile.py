@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from vppc.analysis.memory import known_memory, memory_line
-from vppc.cli.machine import NETWORK, Machine, note_context, note_nodes
+from vppc.cli.machine import EP, NETWORK, TP, Machine, note_context, note_nodes
 from vppc.cli.needs import Needs, check_needs, fitted_needs, strategy_needs
 from vppc.cli.number import COUNT, Number
 from vppc.cli.output import JSON, Output
@@ -40,9 +40,6 @@ from vppc.passes.strategies import (
 )
 from vppc.render.tables import count, percent
 
-DEVICES_A_RANK = click.IntRange(1, 1024)
-
-
 SECONDS = Number(min=0.0, max=1e9)
 _DEFAULT_SIZE = "chunks of {} tokens are a default, no recommendation: vppc compare finds each strategy's best size"
 UNEVEN = 0.02
@@ -71,14 +68,8 @@ UNEVEN = 0.02
 @click.option("--model", metavar="NAME|FILE", help="A preset or a Hugging Face config.json; prices it if no --cost.")
 @click.option("--cost", "cost_file", metavar="FILE", help="Cost file: seconds of a layer and of a transfer.")
 @click.option("--device", help="Price --model on it if no --cost, and check its memory [default without --cost: 910c].")
-@click.option("--tp", type=DEVICES_A_RANK, default=1, show_default=True, help="Devices a rank: tensor parallel ways.")
-@click.option(
-    "--ep",
-    type=DEVICES_A_RANK,
-    default=1,
-    show_default=True,
-    help="Devices that share the experts: of one rank, or, if more than --tp, of replicas of it.",
-)
+@TP
+@EP
 @click.option("--weight-dtype", help="Of --model's weights: bf16, fp8, w8a8 or fp32 [default: the config's].")
 @NETWORK
 @click.option("--chunk-size", type=COUNT, default=8192, show_default=True, help="Tokens a chunk, or dynamic budget.")

@@ -25,6 +25,18 @@ NETWORK = click.option(
     "--network", is_flag=True, help="Price transfers over the network between nodes, not over the links of a node."
 )
 
+DEVICES_A_RANK = click.IntRange(1, 1024)
+TP = click.option(
+    "--tp", type=DEVICES_A_RANK, default=1, show_default=True, help="Devices a rank: tensor parallel ways."
+)
+EP = click.option(
+    "--ep",
+    type=DEVICES_A_RANK,
+    default=1,
+    show_default=True,
+    help="Devices that share the experts: of one rank, or, if more than --tp, of replicas of it.",
+)
+
 DEFAULT_DEVICE = "910c"
 """What a model is priced on where no device is named."""
 

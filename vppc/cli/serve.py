@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import click
 
-from vppc.cli.machine import NETWORK, Machine
+from vppc.cli.machine import DEVICES_A_RANK, NETWORK, Machine
 from vppc.cli.needs import check_beside, check_needs, queue_needs
 from vppc.cli.number import COUNT, Number
 from vppc.cli.output import JSON, LINES, Output
@@ -34,7 +34,6 @@ from vppc.serving.drift import Drift
 from vppc.serving.policy import POLICIES, policy
 from vppc.serving.writer import Writer
 
-DEVICES_A_RANK = click.IntRange(1, 1024)
 RUNNERS = ("reference", "timed", "null", "vllm")
 
 

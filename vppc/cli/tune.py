@@ -9,7 +9,7 @@ import click
 
 from vppc import __version__
 from vppc.analysis.memory import Memory, check_memory, memory_of
-from vppc.cli.machine import DEFAULT_DEVICE, NETWORK, Machine, note_context, note_nodes
+from vppc.cli.machine import DEFAULT_DEVICE, EP, NETWORK, TP, Machine, note_context, note_nodes
 from vppc.cli.needs import check_needs, fitted_needs
 from vppc.cli.number import COUNT, Gibibytes, Number
 from vppc.cli.output import JSON, Output
@@ -30,7 +30,6 @@ from vppc.tuning.engines import PLAN
 from vppc.tuning.tune import Task, advice, proven, steps, tune
 from vppc.tuning.workload import Limits
 
-DEVICES_A_RANK = click.IntRange(1, 1024)
 OBJECTIVES = {"throughput": 0.02, "both": 0.5, "ttft": 1.0}
 """The share of the mean TTFT. With throughput it decides between schedules that are all but equal."""
 
@@ -45,14 +44,8 @@ OBJECTIVES = {"throughput": 0.02, "both": 0.5, "ttft": 1.0}
 @click.option("--layers", type=COUNT, help="Layers that the model has, and the costs must have [default: theirs].")
 @click.option("--model", metavar="NAME|FILE", help="A preset or a Hugging Face config.json; prices it if no --cost.")
 @click.option("--device", help="Price --model on it if no --cost, and keep to its memory.")
-@click.option("--tp", type=DEVICES_A_RANK, default=1, show_default=True, help="Devices a rank: tensor parallel ways.")
-@click.option(
-    "--ep",
-    type=DEVICES_A_RANK,
-    default=1,
-    show_default=True,
-    help="Devices that share the experts: of one rank, or, if more than --tp, of replicas of it.",
-)
+@TP
+@EP
 @click.option("--weight-dtype", help="Of --model's weights: bf16, fp8, w8a8 or fp32 [default: the config's].")
 @NETWORK
 @click.option("--max-chunk", type=COUNT, default=32768, show_default=True, help="Largest chunk in tokens.")
