@@ -26,6 +26,8 @@ from vppc.ir.instruction import Forward, Recv, Send, Wait
 from vppc.ir.schedule import Schedule
 
 TIMEOUT = 6.0
+UNHURRIED = ("--timeout", "60")
+"""Where somebody says what is wrong, and nobody is to be taken for dead on a busy machine before that is heard."""
 SCHEDULE = paper("vpp-async", (4, 3), 2)
 
 
@@ -152,7 +154,7 @@ class TestStalled:
 
 class TestExceptions:
     def test_in_a_forward(self, plan: Path, tmp_path: Path) -> None:
-        ended = start(tmp_path, plan, [], runner="divide").ended()
+        ended = start(tmp_path, plan, [], *UNHURRIED, runner="divide").ended()
         assert ended.statuses == [1, 1]
         message = f"vppc-run: {place(1, first(1, Forward))}: ZeroDivisionError: no such quotient"
         for err in ended.err:
@@ -165,7 +167,7 @@ class TestExceptions:
     @pytest.mark.parametrize(("runner", "tp"), [("complain", 1), ("complain", 2), ("fails loading", 1)])
     def test_of_torch(self, runner: str, tp: int, plan: Path, tmp_path: Path) -> None:
         """A RuntimeError could also be a transfer's, whose other end has died; nobody has."""
-        ended = start(tmp_path, plan, [], "--tp", str(tp), runner=runner, size=2 * tp).ended()
+        ended = start(tmp_path, plan, [], *UNHURRIED, "--tp", str(tp), runner=runner, size=2 * tp).ended()
         assert ended.statuses == [1] * 2 * tp
         where = r"instruction \d+ of \d+, FORWARD .*" if runner == "complain" else "its start, making its runner"
         for err in ended.err:
@@ -177,22 +179,22 @@ class TestExceptions:
         assert ended.seconds < TIMEOUT
 
     def test_not_finite(self, plan: Path, tmp_path: Path) -> None:
-        ended = start(tmp_path, plan, [], "--runner=reference", "--check-finite", runner="nan").ended()
+        ended = start(tmp_path, plan, [], *UNHURRIED, "--runner=reference", "--check-finite", runner="nan").ended()
         failed(ended, [1, 1], r"rank 1 at instruction \d+ of \d+, FORWARD c2 s1 .* \(request r0\): wrote 1 values of 1")
 
     def test_not_finite_is_not_looked_for_unless_asked(self, plan: Path, tmp_path: Path) -> None:
-        assert start(tmp_path, plan, [], runner="nan").ended().statuses == [0, 0]
+        assert start(tmp_path, plan, [], *UNHURRIED, runner="nan").ended().statuses == [0, 0]
 
     @pytest.mark.parametrize("kind", ["exhaust", "exhaust_torch"])
     def test_out_of_memory(self, kind: str, plan: Path, tmp_path: Path) -> None:
-        ended = start(tmp_path, plan, [], runner=kind).ended()
+        ended = start(tmp_path, plan, [], *UNHURRIED, runner=kind).ended()
         failed(ended, [1, 1], f"{place(1, first(1, Forward))}: out of memory")
         assert "  hint: smaller chunks, or fewer in flight\n" in ended.err[0]
 
     def test_nobody_reads_the_message(self, plan: Path, tmp_path: Path) -> None:
         """A launcher that was killed leaves pipes without a reader."""
         faults = [Fault(process, 1, BEFORE, ("unheard",)) for process in (0, 1)]
-        assert start(tmp_path, plan, faults, runner="divide").ended().statuses == [1, 1]
+        assert start(tmp_path, plan, faults, *UNHURRIED, runner="divide").ended().statuses == [1, 1]
 
     @pytest.mark.parametrize(("runner", "status"), [("divide", 1), ("", 2)])
     def test_no_space_for_the_journal(self, runner: str, status: int, plan: Path, tmp_path: Path) -> None:
@@ -200,7 +202,7 @@ class TestExceptions:
         folder = tmp_path / "journal"
         folder.mkdir()
         (folder / "rank-0-tp-0.jsonl").symlink_to("/dev/full")
-        ended = start(tmp_path, plan, [], "--journal", str(folder), runner=runner).ended()
+        ended = start(tmp_path, plan, [], *UNHURRIED, "--journal", str(folder), runner=runner).ended()
         assert ended.statuses == [status, status]
         assert f"{folder}: cannot be written: No space left on device" in ended.err[0]
         assert len((folder / "rank-1-tp-0.jsonl").read_text().splitlines()) > 1
@@ -209,12 +211,12 @@ class TestExceptions:
 class TestInputs:
     def test_another_file_on_one_rank(self, plan: Path, tmp_path: Path) -> None:
         other = write(paper("vpp-async", (4, 2), 2), tmp_path / "other.json")
-        arguments = ["--runner", "null", "--timeout", str(TIMEOUT)]
+        arguments = ["--runner", "null", *UNHURRIED]
         world = World(tmp_path, 2, main, lambda process: ([str(other if process else plan), *arguments],))
         failed(world.ended(), [1, 1], "another schedule file on process 1 than on process 0: 0 has [0-9a-f]{12}, 1 has")
 
     def test_no_file_on_one_rank(self, plan: Path, tmp_path: Path) -> None:
-        arguments = ["--runner", "null", "--timeout", str(TIMEOUT)]
+        arguments = ["--runner", "null", *UNHURRIED]
         world = World(tmp_path, 2, main, lambda process: ([f"{plan}{'x' * process}", *arguments],))
         ended = world.ended()
         assert ended.statuses == [2, 2], ended.err
@@ -226,7 +228,7 @@ class TestInputs:
         write_checkpoint(folder, {**CONFIGS["llama"], "num_hidden_layers": 4})
         file = next(folder.glob("*.safetensors"))
         file.write_bytes(file.read_bytes()[:-100])
-        arguments = [str(plan), "--model", str(folder), "--timeout", str(TIMEOUT)]
+        arguments = [str(plan), "--model", str(folder), *UNHURRIED]
         ended = World(tmp_path, 2, main, lambda process: (arguments,)).ended()
         assert ended.statuses == [2, 2], ended.err
         assert all(str(file) in err and "Traceback" not in err for err in ended.err)
