@@ -163,6 +163,34 @@ def test_the_page_of_a_comparison(tmp_path: Path, comparison: str) -> None:
     assert f'<td class="n">{100 * (best[0] / best[1] - 1):+.1f}%</td>' in page
 
 
+def test_queues_and_costs_of_one_name_are_compared_apart(tmp_path: Path, comparison: str) -> None:
+    document = json.loads(comparison)
+    first, second = document["rows"]
+    queues = ("2,048 + 1,024", "2,048 + 512")
+    apart = [{**row, "queue": queue, "prompts": 2} for queue in queues for row in (first, second)]
+    document["rows"] = [*apart, first, second, first, second]  # the last four: of two cost files of one name
+    file = tmp_path / "compare.json"
+    file.write_text(json.dumps(document))
+    page = body(written(tmp_path, str(file)))
+    headings = re.findall("<h2>(.*?), deepseek-v3.1-910c-tp8</h2>", page)
+    lengths = "2 prompts of up to 32,768 tokens"
+    assert headings == [*(f"{queue}: {lengths}" for queue in queues), *["one prompt of 32,768 tokens"] * 2]
+    assert page.count("<td>cpp</td>") == page.count("<td>vpp-async</td>") == 4
+
+
+def test_a_queue_that_no_strategy_has_room_for_is_said_to_be_refused(tmp_path: Path, comparison: str) -> None:
+    document = json.loads(comparison)
+    refused = [{"chunk_size": size, "refused": "no room"} for size in (8192, 16384)]
+    none = [{**row, "tokens": 65536, "best_chunk_size": None, "outcomes": refused} for row in document["rows"]]
+    for number, rows in enumerate(([*document["rows"], *none], none)):
+        file = tmp_path / f"compare-{number}.json"
+        file.write_text(json.dumps({**document, "rows": rows}))
+        page = body(written(tmp_path, str(file)))
+        assert "<h2>one prompt of 65,536 tokens, deepseek-v3.1-910c-tp8</h2>" in page
+        assert page.count('<td class="n">refused</td>') == 2
+        assert page.count("<p>cpp is refused: no room</p>") == 1
+
+
 def test_the_page_of_a_tuning(tmp_path: Path) -> None:
     cost = ["--cost", str(DEEPSEEK), "--tokens", "16K", "--effort", "0.1", "--placement", "v"]
     shown = CliRunner().invoke(vppc, ["tune", "--pp", "2", *cost, "--json"])
@@ -176,17 +204,22 @@ def test_the_page_of_a_tuning(tmp_path: Path) -> None:
     assert "<td>tuning&#x27;s costs</td><td>deepseek-v3.1-910c-tp8</td>" in page
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "place"),
+    [("tokens", "many", "rows[1].tokens"), ("outcomes", [{"chunk_size": 1, "ranks": []}], "rows[1].outcomes[0].ranks")],
+    ids=["a length", "no ranks"],
+)
 def test_a_wrong_comparison_is_refused_with_its_place(
-    tmp_path: Path, comparison: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, comparison: str, capsys: pytest.CaptureFixture[str], key: str, value: object, place: str
 ) -> None:
     document = json.loads(comparison)
-    document["rows"][1]["tokens"] = "many"
+    document["rows"][1][key] = value
     file = tmp_path / "compare.json"
     file.write_text(json.dumps(document))
     with pytest.raises(SystemExit) as stopped:
         main(["report", str(file)])
     assert stopped.value.code == 2
-    assert "rows[1].tokens" in capsys.readouterr().err
+    assert place in capsys.readouterr().err
 
 
 def test_without_bokeh_it_says_how_to_get_it(

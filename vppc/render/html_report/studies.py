@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import groupby
-from typing import Any, NotRequired
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, NotRequired, TypeAlias
 
-from pydantic import TypeAdapter, with_config
+from pydantic import Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from vppc.errors import InputError
@@ -15,7 +14,7 @@ from vppc.render.html_report.page import Page, Section, html_table, origin, para
 from vppc.render.html_report.scheme import WORK
 from vppc.render.report import EFFICIENCY
 from vppc.render.tables import count, percent, seconds, signed_percent
-from vppc.validation import OPEN, Count, Seconds, validate
+from vppc.validation import OPEN, Count, Index, Seconds, validate
 
 
 @with_config(OPEN)
@@ -31,6 +30,11 @@ class RankDocument(TypedDict):
     bubble_ratio: float
 
 
+Ranks: TypeAlias = Annotated[list[RankDocument], Field(min_length=1)]
+# JSON has lists only
+Range: TypeAlias = Annotated[tuple[Index, Index], Field(strict=False)]
+
+
 @with_config(OPEN)
 class OutcomeDocument(TypedDict):
     """A strategy at one chunk size, or why it was refused."""
@@ -41,7 +45,7 @@ class OutcomeDocument(TypedDict):
     makespan: NotRequired[Seconds]
     throughput: NotRequired[float]
     efficiency: NotRequired[float]
-    ranks: NotRequired[list[RankDocument]]
+    ranks: NotRequired[Ranks]
 
 
 @with_config(OPEN)
@@ -49,6 +53,7 @@ class RowDocument(TypedDict):
     """A contestant at one cost and queue of prompts."""
 
     cost: str
+    queue: NotRequired[str]
     tokens: Count
     prompts: Count
     contestant: str
@@ -72,13 +77,13 @@ class TunedDocument(TypedDict):
     placement: str
     vp: Count
     chunks: list[Count]
-    layers: list[list[int]]
+    layers: list[Range]
     bound_of_any_chunking: Seconds
     gap_to_any_chunking: float
     makespan: Seconds
     efficiency: float
     lower_bound: Seconds
-    ranks: list[RankDocument]
+    ranks: Ranks
 
 
 @with_config(OPEN)
@@ -112,20 +117,19 @@ def _comparison(document: ComparisonDocument, file: str, title: str, provenance:
     if not rows:
         raise InputError("compares nothing", file=file, place="rows")
     drawn: dict[str, charts.Chart] = {}
-    sections: list[tuple[str, str, str]] = []  # title, name of its chart, what follows
-    for (cost, queue), group in groupby(rows, key=lambda row: (row["cost"], _queue(row))):
-        mine = list(group)
-        each = {row["contestant"]: _points(row) for row in mine}
-        name = f"sizes-{len(drawn)}"
-        drawn[name] = charts.lines("makespan by chunk size", "tokens a chunk", "seconds", each)
-        work = f"work-{len(drawn)}"
-        drawn[work] = charts.bars("the critical rank at each one's best chunk size", _critical_ranks(mine))
-        sections.append((f"{queue}, {cost or 'unnamed costs'}", f"{name} {work}", _bests(mine)))
-    head, scripts, places = charts.embedded(drawn)
-    made = [
-        Section(name, f'<div class="pair">{"".join(f"<div>{places[key]}</div>" for key in keys.split())}</div>{rest}')
-        for name, keys, rest in sections
-    ]
+    contests = list(_contests(rows))
+    for number, mine in enumerate(contests):
+        if priced := [row for row in mine if _best(row) is not None]:
+            each = {row["contestant"]: _points(row) for row in priced}
+            drawn[f"sizes-{number}"] = charts.lines("makespan by chunk size", "tokens a chunk", "seconds", each)
+            heading = "the critical rank at each one's best chunk size"
+            drawn[f"work-{number}"] = charts.bars(heading, _critical_ranks(priced))
+    head, scripts, places = charts.embedded(drawn) if drawn else ("", "", {})
+    made = []
+    for number, mine in enumerate(contests):
+        pair = "".join(f"<div>{places[key]}</div>" for key in (f"sizes-{number}", f"work-{number}") if key in places)
+        name = f"{_queue(mine[0])}, {mine[0]['cost'] or 'unnamed costs'}"
+        made.append(Section(name, f'<div class="pair">{pair}</div>{_bests(mine)}'))
     facts = {
         "ranks": count(document["pp"]),
         "strategies": count(len({row["contestant"] for row in rows})),
@@ -192,10 +196,23 @@ def _tuning(document: TuningDocument, file: str, title: str, provenance: Mapping
     return Page(title, lead, facts, sections, head, scripts, sources)
 
 
+def _contests(rows: Iterable[RowDocument]) -> Iterator[list[RowDocument]]:
+    """The rows of one cost and queue after those of another. Two of one name are told apart by who comes again."""
+    mine: list[RowDocument] = []
+    for row in rows:
+        same = bool(mine) and (mine[0]["cost"], _queue(mine[0])) == (row["cost"], _queue(row))
+        if mine and (not same or any(each["contestant"] == row["contestant"] for each in mine)):
+            yield mine
+            mine = []
+        mine.append(row)
+    yield mine
+
+
 def _queue(row: RowDocument) -> str:
     if row["prompts"] == 1:
         return f"one prompt of {count(row['tokens'], 'token')}"
-    return f"{count(row['prompts'], 'prompt')} of up to {count(row['tokens'], 'token')}"
+    name = f"{row['queue']}: " if "queue" in row else ""
+    return f"{name}{count(row['prompts'], 'prompt')} of up to {count(row['tokens'], 'token')}"
 
 
 def _points(row: RowDocument) -> list[tuple[float, float]]:
@@ -245,4 +262,10 @@ def _bests(rows: Sequence[RowDocument]) -> str:
             )
         )
     headers = ("strategy", "best chunk size", "chunks", "makespan", "efficiency", "throughput to the first")
-    return html_table(headers, lines) + paragraph(EFFICIENCY)
+    refused = dict.fromkeys(
+        f"{row['contestant']} is refused: {outcome['refused']}"
+        for row in rows
+        for outcome in row["outcomes"]
+        if _best(row) is None and "refused" in outcome
+    )
+    return html_table(headers, lines) + paragraph(EFFICIENCY) + "".join(map(paragraph, refused))
