@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -76,6 +78,17 @@ def test_a_schedule_from_elsewhere_is_written_with_its_proof(plan: Path, tmp_pat
         assert verify(str(path), "-o", "-").output == output.read_text(encoding="utf-8")
         assert verify(str(path), "-o", str(path)).exit_code == 0
         assert path.read_bytes() == output.read_bytes()
+
+
+def test_a_proven_schedule_goes_through_a_pipe_whole(plan: Path, tmp_path: Path) -> None:
+    """What cannot be read back is not: a device that keeps nothing, and a pipe whose reader wants all of it."""
+    assert verify(str(plan), "-o", os.devnull).output == f"{plan}: {PROVEN}"
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_text, encoding="utf-8")
+        assert verify(str(plan), "-o", str(pipe)).output == f"{plan}: {PROVEN}"
+        assert read.result() == verify(str(plan), "-o", "-").output
 
 
 def test_what_is_not_proven_is_not_written(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from vppc.files import read_bytes, source_name, write_text
 from vppc.ir.document import digest, parse_schedule, parse_segment, schedule_text
 from vppc.ir.rules import RULES, Verifier
 from vppc.ir.rules.memory import peak_buffers, peak_kv_tokens
+from vppc.ir.schedule import Schedule
 from vppc.json_text import dumps
 
 T = TypeVar("T")
@@ -52,10 +53,13 @@ def command(
         for option, given in (("SEGMENT", bool(segments)), ("--open", is_open), ("--json", as_json and output == "-")):
             if given:
                 raise InputError(f"does not go with {option}", place="-o", remedy="write one whole schedule to a file")
-        _write_proven(file, output, command_line(context))
+        proven = _proven(file, command_line(context))
+        write_text(output, schedule_text(proven))
         if output == "-":
             return
-    verifier = _read(output or file, segments)
+        verifier = Verifier(proven)
+    else:
+        verifier = _read(file, segments)
     findings = verifier.findings(closed=not is_open)
     if as_json:
         write_text(None, dumps(_summary(verifier, findings, is_open)) + "\n")
@@ -65,13 +69,14 @@ def command(
         write_text(None, _sentence(verifier, file, segments, is_open) + "\n")
 
 
-def _write_proven(file: str, output: str, made_by: str) -> None:
+def _proven(file: str, made_by: str) -> Schedule:
+    """The schedule in a file with a certificate of its own. Raises CheckFailed when it breaks a rule."""
     schedule, _ = _with_digest(parse_schedule, file)
     try:
         proven = certified(replace(schedule, certificate=None))
     except CheckFailed as error:
         raise CheckFailed(error.findings, file=source_name(file)) from None
-    write_text(output, schedule_text(signed(proven, made_by)))
+    return signed(proven, made_by)
 
 
 def _read(file: str, segments: Sequence[str]) -> Verifier:
