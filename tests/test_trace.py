@@ -15,18 +15,20 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.journals import write_journal
-from tests.plans import deepseek, paper, plans
+from tests.plans import compiled, deepseek, paper, plans
 from vppc.analysis.breakdown import first_tokens
 from vppc.analysis.memory import resident_tokens
 from vppc.analysis.times import Timing
 from vppc.analysis.timing import simulate
 from vppc.cli import vppc
+from vppc.compiler import paper_cost
 from vppc.costs.document import parse_cost
 from vppc.costs.model import OpCosts
 from vppc.errors import CheckFailed, InputError
 from vppc.ir.document import schedule_text
 from vppc.ir.instruction import FORWARD
-from vppc.ir.schedule import Schedule
+from vppc.ir.rules import check
+from vppc.ir.schedule import Chunk, Schedule
 from vppc.render.chrome_trace import chrome_trace
 from vppc.render.lanes import Run
 
@@ -198,6 +200,19 @@ def test_counters_end_at_nothing_and_peak_where_the_plan_says(schedule: Schedule
         assert max(buffers, default=0) <= program.buffers
         assert tokens[-1:] in ([], [0])
         assert max(tokens, default=0) <= resident_tokens(schedule, rank)
+
+
+def test_a_chunk_may_hold_two_parts_of_one_request() -> None:
+    schedule = compiled("vpp", (8,), 2, paper_cost(4, 1.0, 0.0), chunk_size=4)
+    halves = tuple(
+        Chunk((replace(part, tokens=2), replace(part, start=part.start + 2, tokens=2)))
+        for part in (chunk.parts[0] for chunk in schedule.chunks)
+    )
+    schedule = replace(schedule, chunks=halves)
+    assert not check(schedule)
+    events = parsed(run_of(schedule))
+    tokens = [event["args"]["tokens"] for event in events if event["name"] == "KV tokens" and event["pid"] == 2]
+    assert tokens == [4, 8, 0]
 
 
 def test_a_sample_that_takes_time_is_shown() -> None:

@@ -39,6 +39,5 @@ def kv_tokens(run: Run, rank: int) -> Iterator[tuple[float, int]]:
                 held[part.request] = held.get(part.request, 0) + tokens
                 yield run.timing.starts[rank][index], tokens
         if stage == stages[-1]:
-            for part in parts:
-                if last_chunk[part.request] == chunk:
-                    yield run.timing.ends[rank][index], -held.pop(part.request)
+            for request in {part.request for part in parts if last_chunk[part.request] == chunk}:
+                yield run.timing.ends[rank][index], -held.pop(request)
