@@ -133,6 +133,7 @@ VALUES = {
         "--bytes-per-token": "5",
         "--schedule": "plan.json",
         "--rank": "1",
+        "--step": "1",
         "--base": str(DEEPSEEK),
         "--name": "N",
         "--output": "o.json",
@@ -175,8 +176,8 @@ SITUATIONS: dict[str, Sequence[tuple[str, ...]]] = {
     "trace": [("plan.json",)],
     "explain": [("plan.json", "--no-try"), ("plan.json", "--at", "0.5"), ("plan.json", "--instruction", "1:1")],
     "diff": [("plan.json", "other-plan.json")],
-    "model": [("deepseek-v3.1",), ("deepseek-v3.1", "--device", "910c")],
-    "calibrate": [("times.csv",), ("times.csv", "--base", "base.json")],
+    "model": [("deepseek-v3.1",), *(("deepseek-v3.1", "--device", "910c", *more) for more in ((), ("-o", "-")))],
+    "calibrate": [("times.csv", *more) for more in ((), ("--base", "base.json"), ("-o", "-"))],
     "convert": [("plan.json", "--to", "torch-csv")],
     "schema": [("cost",)],
     "profile": [("step_trace_time.csv",)],
@@ -285,6 +286,13 @@ def test_an_option_changes_what_comes_out_or_is_refused(
         elif beside.status and not any(word in beside.err for word in (*said_of(names, given), *situation)):
             unnamed.append((given, beside.err))
     assert (silent, unnamed) == ([], [])
+
+
+def test_where_stdout_has_the_schedule_the_tables_are_not_asked_for_as_json() -> None:
+    quick = ("--pp", "2", "--tokens", "200", *COST, "--placement", "straight", "--effort", "0.1")
+    refused = CliRunner().invoke(vppc, ["tune", *quick, "-o", "-", "--json"]).exception
+    assert isinstance(refused, InputError)
+    assert str(refused).startswith("--json: says nothing beside -o -, which writes the schedule and nothing else")
 
 
 def test_layers_are_split_in_the_same_ways_everywhere() -> None:

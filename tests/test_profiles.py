@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
 import random
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -410,13 +411,14 @@ def test_events_are_those_of_json_however_little_is_read_at_once(
     tmp_path_factory: pytest.TempPathFactory, trace: list[Any], read: int, indent: int | None, packed: bool
 ) -> None:
     path = tmp_path_factory.mktemp("trace") / "trace"
-    text = json.dumps({"number": 12345, "traceEvents": trace, "after": [2]}, indent=indent, ensure_ascii=packed)
+    document = {"number": 12345, "fraction": 12.5, "small": 1e-07, "traceEvents": trace, "after": [2]}
+    text = json.dumps(document, indent=indent, ensure_ascii=packed)
     path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
     beside: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(events, "_READ", read)
         assert list(read_events(str(path), beside)) == trace
-    assert beside == {"number": 12345, "after": [2]}
+    assert beside == {"number": 12345, "fraction": "12.5", "small": "1e-07", "after": [2]}
 
 
 def test_fractions_come_as_their_text(tmp_path: Path) -> None:
@@ -610,6 +612,7 @@ def test_a_step_goes_from_its_beginning_to_that_of_the_next(tmp_path: Path) -> N
     ("found", "error", "message"),
     [
         ([], InputError, "has no kernels"),
+        ([kernel("k", 1, 0)], InputError, "has no kernels that take time"),
         (
             [kernel("k", 1, 1), {"ph": "X", "cat": "kernel", "name": "k", "ts": 1}],
             InputError,
@@ -790,7 +793,7 @@ def test_step_traces_of_ranks_without_names_are_refused(tmp_path: Path) -> None:
     [
         ("x.csv", "a,b\n1,2\n", "the columns a, b are of no profile that is known"),
         ("x.csv", "", "x.csv: is empty"),
-        ("x.json", "{}", "has no step"),
+        ("x.json", "{}", "has no steps\n  hint: communication.json, or another file of a profile"),
         ("x.json", '{"traceEvents": [', "ends too early"),
     ],
 )
@@ -798,6 +801,13 @@ def test_files_that_are_no_profile(tmp_path: Path, name: str, text: str, message
     with pytest.raises(InputError) as error:
         read_profile(file(tmp_path, text, name))
     assert message in str(error.value)
+
+
+def test_a_pipe_which_cannot_be_read_twice_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, name in (("-", "stdin"), (str(tmp_path / "pipe"), str(tmp_path / "pipe"))):
+        with pytest.raises(InputError, match=f"^{name}: is read twice, which no pipe can be\n  hint: name a file"):
+            read_profile(path)
 
 
 def test_an_empty_folder_and_none(tmp_path: Path) -> None:
@@ -943,6 +953,23 @@ def test_a_kernel_table_and_its_schedule_give_costs(tmp_path: Path) -> None:
         assert getattr(found, name) == pytest.approx(getattr(COST.layers[0], name), rel=0.05), name
     again = gather([str(tmp_path / "rank_1" / "kernel_details.csv")], Reading(), schedule_file=plan, rank=1)
     assert again.forwards == measured.forwards
+
+
+def test_of_a_kernel_table_with_several_steps_one_is_taken(tmp_path: Path) -> None:
+    schedule = compiled("cpp", (4096,), 2, CostModel((LayerCost(12, 1e-3),)), chunk_size=1024)
+    plan = file(tmp_path, "".join(schedule_text(schedule)), "plan.json")
+    header, *rows = profiled(schedule, 0, 5)
+    alone = file(tmp_path, "\n".join([header, *rows]), "alone/kernel_details.csv")
+    both = [header, *rows, *(f"3{row[1:]}" for row in rows)]  # each row begins with its step, 2
+    given = [file(tmp_path, "\n".join(both), "rank_0/kernel_details.csv"), "--schedule", plan, "--json"]
+    with pytest.raises(InputError, match=r"is of step 3, but line 2 of 2.*\n  hint: pick one with --step"):
+        gather(given[:1], Reading(), schedule_file=plan)
+    for step in ("2", "3"):
+        found = gather(given[:1], Reading(), schedule_file=plan, step=step)
+        (expected,) = [gather([alone], Reading(), schedule_file=plan, rank=0)]
+        assert [each.seconds for each in found.forwards] == [each.seconds for each in expected.forwards]
+    fits = json.loads(CliRunner().invoke(vppc, ["calibrate", *given, "--step", "3"]).output)["fits"]
+    assert fits[0]["count"] == len(expected.forwards)
 
 
 def test_of_a_layer_only_exposed_collectives_count(tmp_path: Path) -> None:

@@ -212,8 +212,10 @@ def test_bad_usage(options: list[str], message: str, tmp_path: Path) -> None:
 def test_a_trace_is_refused_once(tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     trace.write_text('{"timestamp": 0, "input_length": 655, "hash_ids": [1, 2]}\n' * 3)
+    (tmp_path / "out").write_text("of the last time")
     result = CliRunner().invoke(vppc, ["serve", "--pp", "2", "--cost", COST, "-o", str(tmp_path / "out"), str(trace)])
     assert result.output == ""
+    assert (tmp_path / "out").read_text() == "of the last time"
     assert str(result.exception) == (
         f"{trace}: is a Mooncake trace, whose lines are no requests\n"
         "  hint: jq -c '{prompt_tokens: .input_length, arrival: (.timestamp / 1000)}' makes them such; "

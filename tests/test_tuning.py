@@ -396,6 +396,27 @@ def test_the_command_writes_a_schedule_and_prints_the_gaps(tmp_path: Path) -> No
     assert {"chunks", "layers", "gap_to_any_chunking", "robustness", "lower_bound"} <= told["placements"][0].keys()
 
 
+def test_the_command_lets_short_prompts_share_a_chunk_unless_it_is_told_not_to() -> None:
+    quick = ("--pp", "2", "--tokens", "100", "--tokens", "100", "--cost", COST_FILE, "--placement", "v", "--json")
+    [together], [apart] = (
+        json.loads(run(*quick, "--effort", "0.1", *more).output)["placements"] for more in ((), ("--token-budget", "0"))
+    )
+    assert (together["chunks"], apart["chunks"]) == ([200], [100, 100])
+
+
+@pytest.mark.parametrize("layers", [{}, {"collective_fixed": 1e-6}], ids=["nothing", "a collective"])
+def test_costs_of_nothing_leave_nothing_to_tune(tmp_path: Path, layers: dict[str, float]) -> None:
+    document = {"format": "vppc.cost", "version": 1, "layers": [{"count": 8, **layers}], "transfer": {"latency": 0.1}}
+    (tmp_path / "cost.json").write_text(json.dumps(document))
+    quick = ("--pp", "2", "--tokens", "200", "--placement", "v", "--effort", "0.1")
+    shown = run(*quick, "--cost", str(tmp_path / "cost.json"))
+    if layers:
+        assert shown.exit_code == 0, shown.output
+    else:
+        assert isinstance(shown.exception, InputError)
+        assert shown.exception.problem == "by these costs no chunk takes any time, so there is nothing to tune"
+
+
 def test_the_command_keeps_to_a_memory_and_writes_what_ranks_take(tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     model = ("--model", "deepseek-v3.1", "--tp", "8", "--ep", "8", "--weight-dtype", "w8a8", "--placement", "v")

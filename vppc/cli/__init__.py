@@ -77,8 +77,8 @@ class LazyGroup(click.Group):
 def vppc() -> None:
     """A schedule compiler for virtual pipeline parallelism.
 
-    Prefills long prompts in chunks over a pipeline of devices without bubbles: compile a schedule, prove it,
-    price it, look at it, run it.
+    It prefills long prompts in chunks over a pipeline of devices, so that these wait as little as can be: compile a
+    schedule, prove it, price it, look at it, run it.
     """
 
 

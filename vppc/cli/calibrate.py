@@ -38,6 +38,7 @@ _RUN = re.compile(r"(?:([A-Za-z][\w. -]*):)?([1-9][0-9]{0,8})", re.ASCII)
 @click.option("--bytes-per-token", type=Number(min=0, min_open=True), help="Turns measured bytes into tokens.")
 @click.option("--schedule", "schedule_file", metavar="FILE", help="The schedule that an Ascend profile is of.")
 @click.option("--rank", type=click.IntRange(0), help="The rank that an Ascend profile is of [default: as named].")
+@click.option("--step", metavar="N", help="The step of an Ascend profile that has several.")
 @click.option("--base", metavar="FILE", help="Cost file for what was not measured at all, and for the kinds of layers.")
 @click.option("--name", metavar="NAME", help="Name of the costs [default: that of --base].")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
@@ -59,6 +60,7 @@ def command(
     bytes_per_token: float | None,
     schedule_file: str | None,
     rank: int | None,
+    step: str | None,
     base: str | None,
     name: str | None,
     as_json: bool,
@@ -83,12 +85,15 @@ def command(
     """
     if base is not None and layers is None:
         check_beside(context, "--base, which has the kinds of layers", ["topk"])
+    if output == "-":
+        check_beside(context, "-o -, which writes the cost file and nothing else", ["as_json"])
     profiled = any(kernel_table_of(Path(path)) is not None for path in paths)
-    check_needs(context, dict.fromkeys(("schedule_file", "rank"), ("an Ascend profile", profiled)))
+    check_needs(context, dict.fromkeys(("schedule_file", "rank", "step"), ("an Ascend profile", profiled)))
     given = read_cost(base) if base is not None else None
     known = _layers(layers, topk) if layers is not None else Layers.of(given.layers) if given is not None else None
     reading = Reading(known, topk, _selections(selections), bytes_per_token)
-    calibration = calibrate(gather(paths, reading, schedule_file=schedule_file, rank=rank), name=name or "", base=given)
+    measured = gather(paths, reading, schedule_file=schedule_file, rank=rank, step=step)
+    calibration = calibrate(measured, name=name or "", base=given)
     if output is not None:
         write_text(output, json.dumps(cost_json(calibration.cost), indent=1) + "\n")
     if output != "-":

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from vppc import __version__
-from vppc.cli.machine import DEFAULT_DEVICE, NETWORK, note_context, note_nodes, note_pricing
+from vppc.cli.machine import DEFAULT_DEVICE, LAYER_SPLIT, NETWORK, note_context, note_nodes, note_pricing
 from vppc.cli.needs import check_beside, check_needs, model_needs, picture_needs, strategy_needs
 from vppc.cli.number import COUNT, Number
 from vppc.cli.output import JSON, PICTURES, Output, wants_json
@@ -29,7 +29,7 @@ from vppc.files import check_one_stdin, source_name, write_text
 from vppc.ir.partition import Ranges, read_ranges
 from vppc.models import ModelSpec, load_model
 from vppc.passes.chunking import MOST_CHUNKS
-from vppc.passes.strategies import LAYER_SPLITS, MEASURED_TIMES, STRATEGIES, Options, layout_of
+from vppc.passes.strategies import MEASURED_TIMES, STRATEGIES, Options, layout_of
 from vppc.render.comparison import comparison_text
 from vppc.render.comparison_plot import comparison_plot
 
@@ -105,7 +105,7 @@ def _lengths(context: click.Context, option: click.Parameter, texts: tuple[str, 
 @click.option("--page-size", type=COUNT, default=128, show_default=True, help="Dynamic chunks: KV page in tokens.")
 @click.option("--min-chunk", type=COUNT, help="dcpp: smallest chunk [default: 4096, at most half --chunk-size].")
 @click.option("--smooth", type=Number(0.0, 1.0), help="Dynamic chunks: smoothing [default: 1.0; SGLang 0.75].")
-@click.option("--layer-split", type=click.Choice(LAYER_SPLITS), help="Of uneven layers; balanced: by their costs.")
+@LAYER_SPLIT
 @click.option(
     "--layer-ranges",
     metavar="JSON",

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from vppc.analysis.memory import known_memory, memory_line
-from vppc.cli.machine import EP, NETWORK, TP, Machine, note_context, note_nodes
+from vppc.cli.machine import EP, LAYER_SPLIT, NETWORK, TP, Machine, note_context, note_nodes
 from vppc.cli.needs import Needs, check_needs, fitted_needs, strategy_needs
 from vppc.cli.number import COUNT, Number
 from vppc.cli.output import JSON, Output
@@ -29,7 +29,6 @@ from vppc.ir.schedule import Model, Request, Schedule
 from vppc.models import load_model
 from vppc.passes.strategies import (
     BALANCED,
-    LAYER_SPLITS,
     MEASURED_TIMES,
     PASS_NAMES,
     STRATEGIES,
@@ -39,6 +38,7 @@ from vppc.passes.strategies import (
     run_ahead,
 )
 from vppc.render.tables import count, percent
+from vppc.sums import plain_sum
 
 SECONDS = Number(min=0.0, max=1e9)
 _DEFAULT_SIZE = "chunks of {} tokens are a default, no recommendation: vppc compare finds each strategy's best size"
@@ -77,7 +77,7 @@ UNEVEN = 0.02
 @click.option(
     "--layer-ranges", metavar="JSON", help="Ranges of the stages: vpp_layer_ranges, or counts like 16,15,15,15."
 )
-@click.option("--layer-split", type=click.Choice(LAYER_SPLITS), help="Of uneven layers; balanced: by their costs.")
+@LAYER_SPLIT
 @click.option(
     "--max-in-flight", type=COUNT, help="Chunks entered and not finished [default: in a V 2 pp - 1, packed 3 pp]."
 )
@@ -109,7 +109,10 @@ UNEVEN = 0.02
 @click.option("--t", "seconds", type=SECONDS, default=1.0, show_default=True, help="With --chunks: t in seconds.")
 @click.option("--transfer", type=SECONDS, default=0.0, show_default=True, help="With --chunks: seconds of a transfer.")
 @click.option(
-    "--print-after", multiple=True, type=click.Choice([*PASS_NAMES, "all"]), help="Print the schedule after a pass."
+    "--print-after",
+    multiple=True,
+    type=click.Choice([*PASS_NAMES, "all"]),
+    help="Print the schedule after a pass, on stderr; repeatable.",
 )
 @click.option(
     "-o",
@@ -146,6 +149,13 @@ def command(
       vppc compile --pp 2 --tokens 131072 --cost cost.json -o plan.json
     A model priced by roofline, refused when it does not fit the device's memory:
       vppc compile --pp 2 --model deepseek-v3.1 --tp 8 --ep 8 --weight-dtype w8a8 --tokens 262144 -o plan.json
+
+    \b
+    cpp          the straight pipeline of engines, chunks of one size
+    dcpp         the same with vLLM-Ascend's dynamic chunks; dcpp-sglang: SGLang's
+    vpp          folded to a V, step by step, every rank waiting for the transfers of its step
+    vpp-async    a V whose transfers hide behind compute, one prompt after another
+    vpp-packed   the same, and a prompt's first chunks fill the drain of the one before
     """
     if sum([chunks is not None, bool(tokens), requests is not None]) != 1:
         raise InputError(
@@ -208,7 +218,7 @@ def command(
 def _note_imbalance(schedule: Schedule, cost: CostModel, *, balanced: bool) -> None:
     """Say so when one rank has clearly more work than the others have, and whether another split can help."""
     seconds, stages = OpCosts.of(schedule, cost).seconds, len(schedule.stages)
-    work = [sum(sum(seconds[stage::stages]) for stage in mine) for mine in schedule.rank_stages]
+    work = [plain_sum(plain_sum(seconds[stage::stages]) for stage in mine) for mine in schedule.rank_stages]
     most, mean = max(work), sum(work) / len(work)
     if most <= (1 + UNEVEN) * mean:
         return

@@ -19,6 +19,7 @@ from vppc.errors import InputError
 from vppc.ir.schedule import Request, Schedule
 from vppc.models import ModelSpec
 from vppc.models.payload import widest_payload
+from vppc.passes.strategies import LAYER_SPLITS
 from vppc.render.tables import count
 
 NETWORK = click.option(
@@ -35,6 +36,13 @@ EP = click.option(
     default=1,
     show_default=True,
     help="Devices that share the experts: of one rank, or, if more than --tp, of replicas of it.",
+)
+
+LAYER_SPLIT = click.option(
+    "--layer-split",
+    type=click.Choice(LAYER_SPLITS),
+    help="Who has one more where layers are not even: vllm, the stages before the last; upstream, the first; balanced, "
+    "by their costs [default: as engines do, of a straight pipeline vllm, else upstream].",
 )
 
 DEFAULT_DEVICE = "910c"

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import click
 
 from vppc.cli.machine import NETWORK, note_pricing
-from vppc.cli.needs import check_needs
+from vppc.cli.needs import check_beside, check_needs
 from vppc.cli.output import JSON, Output
 from vppc.costs.devices import DEVICES, find_device
 from vppc.costs.document import cost_json
@@ -74,6 +74,8 @@ def command(
     rests on priors, the efficiencies: measure when you can.
     """
     check_needs(context, {"network": ("--device", device is not None)})
+    if output == "-":
+        check_beside(context, "-o -, which writes the cost file and nothing else", ["as_json"])
     spec = load_model(model)
     cost = None
     if device is not None:

@@ -23,12 +23,12 @@ class Number(click.FloatRange):
 
 
 class Count(click.IntRange):
-    """A whole number, at least 1: 131072, 131,072, or in units of 1024 and 1024 x 1024, such as 128K and 1M."""
+    """A whole number, ``least`` or more: 131072, 131,072, or in units of 1024 and 1024 x 1024, such as 128K and 1M."""
 
     name = "count"
 
-    def __init__(self) -> None:
-        super().__init__(1, 2**31 - 1)
+    def __init__(self, least: int = 1) -> None:
+        super().__init__(least, 2**31 - 1)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         given = _COUNT.fullmatch(str(value))

@@ -11,6 +11,9 @@ from vppc.ir.schedule import Request
 from vppc.ir.schema import SCHEDULE
 from vppc.render.tables import count
 
+WHO_IS_NEXT = "Who is next: first come, the paper's dual queue, fewest tokens left, or the nearest --ttft-target."
+"""The policies of the queue, in the order of their names."""
+
 
 def read_prompts(path: str, *, prefix_hits: bool = False, limit: int | None = None) -> tuple[Request, ...]:
     """The requests in a file (``-`` is stdin); of a schedule those that it has, which is said.

@@ -14,8 +14,9 @@ import click
 
 from vppc.cli.machine import DEVICES_A_RANK, NETWORK, Machine
 from vppc.cli.needs import check_beside, check_needs, queue_needs
-from vppc.cli.number import COUNT, Number
+from vppc.cli.number import COUNT, Count, Number
 from vppc.cli.output import JSON, LINES, Output
+from vppc.cli.prompts import WHO_IS_NEXT
 from vppc.cli.provenance import made_by
 from vppc.costs.calibration import calibrate
 from vppc.costs.document import cost_json
@@ -53,14 +54,14 @@ RUNNERS = ("reference", "timed", "null", "vllm")
 @click.option("--tp", type=DEVICES_A_RANK, default=1, show_default=True, help="Processes a rank: tensor parallel ways.")
 @click.option("--chunk-size", type=COUNT, default=8192, show_default=True, help="Tokens a chunk.")
 @click.option("--whole-prompts", is_flag=True, help="A chunk holds several prompts only if they are whole.")
-@click.option("--decode-tokens", type=click.IntRange(0), default=0, show_default=True, help="Kept free in every chunk.")
+@click.option("--decode-tokens", type=Count(0), default=0, show_default=True, help="Kept free in every chunk.")
 @click.option(
     "--max-in-flight", type=COUNT, help="Chunks entered and not finished [default: pp, in a V 2 pp - 1, packed 3 pp]."
 )
 @click.option("--max-buffers", type=COUNT, help="Activation buffers a rank [default: what that many chunks need].")
 @click.option("--max-resident-tokens", type=COUNT, help="Prompt tokens of requests entered and not finished (KV).")
 @click.option("--max-queued", type=COUNT, default=1000, show_default=True, help="More that wait are refused.")
-@click.option("--policy", "queue", type=click.Choice(POLICIES), default="fcfs", show_default=True, help="Who is next.")
+@click.option("--policy", "queue", type=click.Choice(POLICIES), default="fcfs", show_default=True, help=WHO_IS_NEXT)
 @click.option("--patience", type=Number(0.0), default=60.0, show_default=True, help="Seconds until nobody overtakes.")
 @click.option("--ttft-target", type=Number(0.0), default=10.0, show_default=True, help="Seconds, for deadline.")
 @click.option("--runner", type=click.Choice(RUNNERS), default="reference", show_default=True, help="What ranks run.")
@@ -73,8 +74,15 @@ RUNNERS = ("reference", "timed", "null", "vllm")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of seeded weights and prompts.")
 @click.option("--attach", metavar="HOST:PORT", help="Serve on ranks that torchrun starts, its store there.")
 @click.option("--timeout", type=Number(2.0, 86400.0), default=60.0, show_default=True, help="Bound of every wait, s.")
-@click.option("--horizon", type=Number(0.001, 60.0), default=0.05, show_default=True, help="Seconds sent ahead.")
-@click.option("--drift", "bound", type=Number(0.01), default=0.2, show_default=True, help="From the plan, to alarm at.")
+@click.option("--horizon", type=Number(0.001, 60.0), default=0.05, show_default=True, help="Seconds planned ahead.")
+@click.option(
+    "--drift",
+    "bound",
+    type=Number(0.01),
+    default=0.2,
+    show_default=True,
+    help="Part by which FORWARDs may be off their costs, before these are fitted anew.",
+)
 @click.option("--journal", "journal_folder", metavar="DIR", help="Where to write when what ran, at the end.")
 @click.option(
     "--refitted",
@@ -178,25 +186,27 @@ def command(
     from vppc.serving.ranks import Ranks
     from vppc.serving.stream_journal import StreamJournal
 
-    with _written(output) as descriptor, ExitStack() as before:
+    with ExitStack() as before:
         lines = before.enter_context(_lines(requests))
         journal = StreamJournal(journal_folder, compiler.opening(), pp * tp, tp) if journal_folder is not None else None
-        if attach is not None:
-            ranks = Ranks.attach(*_address(attach), pp * tp, timeout)
-        else:
-            chosen = ["--runner", runner, "--tp", str(tp), "--dtype", dtype, "--seed", str(seed)]
-            ranks = Ranks.start(pp * tp, timeout, chosen if checkpoint is None else [*chosen, "--model", checkpoint])
+        with _written(output) as descriptor:  # once it is known that there is something to serve
+            if attach is not None:
+                ranks = Ranks.attach(*_address(attach), pp * tp, timeout)
+            else:
+                chosen = ["--runner", runner, "--tp", str(tp), "--dtype", dtype, "--seed", str(seed)]
+                chosen += ["--model", checkpoint] if checkpoint is not None else []
+                ranks = Ranks.start(pp * tp, timeout, chosen)
 
-        write = Writer(descriptor, output or "stdout", timeout)
-        with ranks:
-            coordinator = Coordinator(compiler, ranks, drift, write, _notice, tp=tp, journal=journal)
-            before.pop_all()  # from here on the input is the coordinator's to close
-            try:
-                coordinator.serve(lines)
-            finally:
-                if journal is not None:
-                    journal.close(coordinator.skew)
-        write.close()
+            write = Writer(descriptor, output or "stdout", timeout)
+            with ranks:
+                coordinator = Coordinator(compiler, ranks, drift, write, _notice, tp=tp, journal=journal)
+                before.pop_all()  # from here on the input is the coordinator's to close
+                try:
+                    coordinator.serve(lines)
+                finally:
+                    if journal is not None:
+                        journal.close(coordinator.skew)
+            write.close()
     _notice(coordinator.served.summary(drift.value))
     if refitted is not None:
         write_text(refitted, json.dumps(cost_json(calibrate(drift.measurements(), base=cost).cost), indent=1) + "\n")

@@ -9,19 +9,19 @@ from pathlib import PurePath
 
 import click
 
-from vppc.cli.machine import NETWORK, Machine, note_context, note_nodes
+from vppc.cli.machine import LAYER_SPLIT, NETWORK, Machine, note_context, note_nodes
 from vppc.cli.needs import check_beside, check_needs, model_needs, picture_needs, queue_needs, strategy_needs
 from vppc.cli.number import COUNT, Number
 from vppc.cli.output import JSON, PICTURES, Output, wants_json
 from vppc.cli.picture import THEMES, is_picture, write_picture
 from vppc.cli.progress import progress
-from vppc.cli.prompts import read_prompts
+from vppc.cli.prompts import WHO_IS_NEXT, read_prompts
 from vppc.costs.model import CostModel
 from vppc.errors import InputError
 from vppc.files import check_one_stdin, source_name, write_text
 from vppc.ir.placement import PLACEMENTS
 from vppc.models import load_model
-from vppc.passes.strategies import LAYER_SPLITS, MEASURED_TIMES, STRATEGIES, Options
+from vppc.passes.strategies import MEASURED_TIMES, STRATEGIES, Options
 from vppc.render.serving import serving_text
 from vppc.render.serving_plot import serving_plot
 from vppc.serving.contest import contest, trials
@@ -77,7 +77,11 @@ SECONDS = Number(min=0.0, max=1e9)
     "--chunk-size", "sizes", type=COUNT, multiple=True, default=(8192,), show_default=True, help="Repeatable."
 )
 @click.option(
-    "--policy", "policies", type=click.Choice(POLICIES), multiple=True, help="Of the queue; repeatable [default: fcfs]."
+    "--policy",
+    "policies",
+    type=click.Choice(POLICIES),
+    multiple=True,
+    help=f"{WHO_IS_NEXT} Repeatable [default: fcfs].",
 )
 @click.option("--patience", type=SECONDS, default=60.0, show_default=True, help="Starvation bound in seconds.")
 @click.option("--ttft-target", type=Number(1e-9, 1e9), help="Seconds to a first token in time, for the goodput.")
@@ -91,7 +95,7 @@ SECONDS = Number(min=0.0, max=1e9)
 @click.option("--smooth", type=Number(0.0, 1.0), help="Dynamic chunks: smoothing [default: 1.0; SGLang 0.75].")
 @click.option("--placement", type=click.Choice(PLACEMENTS[1:]), help="Stages of the vpp strategies [default: v].")
 @click.option("--vp", type=click.IntRange(2, 1024), help="With --placement: stages a rank [default: zigzag 4, loop 2].")
-@click.option("--layer-split", type=click.Choice(LAYER_SPLITS), help="Of uneven layers; balanced: by their costs.")
+@LAYER_SPLIT
 @click.option("--jobs", type=click.IntRange(1, 1024), default=1, show_default=True, help="Processes.")
 @click.option("--theme", type=click.Choice(THEMES), default="auto", show_default=True, help="Colours of a picture.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")

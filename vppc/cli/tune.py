@@ -10,8 +10,8 @@ import click
 from vppc import __version__
 from vppc.analysis.memory import Memory, check_memory, memory_of
 from vppc.cli.machine import DEFAULT_DEVICE, EP, NETWORK, TP, Machine, note_context, note_nodes
-from vppc.cli.needs import check_needs, fitted_needs
-from vppc.cli.number import COUNT, Gibibytes, Number
+from vppc.cli.needs import check_beside, check_needs, fitted_needs
+from vppc.cli.number import COUNT, Count, Gibibytes, Number
 from vppc.cli.output import JSON, Output
 from vppc.cli.progress import progress
 from vppc.cli.prompts import read_prompts
@@ -54,7 +54,11 @@ OBJECTIVES = {"throughput": 0.02, "both": 0.5, "ttft": 1.0}
 @click.option("--placement", type=click.Choice(PLACEMENTS), help="Tune this placement only [default: all].")
 @click.option("--vp", type=click.IntRange(1, 1024), help="Stages a rank [default: all up to 8].")
 @click.option("--layer-ranges", metavar="JSON", help="Keep these layers (weights already loaded); needs --placement.")
-@click.option("--token-budget", type=COUNT, help="Put short prompts together in chunks of at most this many tokens.")
+@click.option(
+    "--token-budget",
+    type=Count(0),
+    help="Put short prompts together in chunks of at most this many tokens; 0: never [default: where that is quicker].",
+)
 @click.option("--max-in-flight", type=COUNT, help="Most chunks entered and not finished.")
 @click.option("--max-buffers", type=COUNT, help="Most activation buffers of a rank.")
 @click.option(
@@ -75,7 +79,11 @@ OBJECTIVES = {"throughput": 0.02, "both": 0.5, "ttft": 1.0}
 @click.option("--effort", type=Number(0.1, 100.0), default=1.0, show_default=True, help="Search longer, or shorter.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.option(
-    "-o", "--output", metavar="FILE", type=Output("a schedule", *JSON), help="Where to write the best schedule."
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=Output("a schedule", *JSON),
+    help="Where to write the best schedule; - writes it to stdout and nothing else.",
 )
 @click.pass_context
 def command(
@@ -136,6 +144,8 @@ def command(
             "max_in_flight": ("a placement that returns to rank 0", placement != "straight"),
         },
     )
+    if output == "-":
+        check_beside(context, "-o -, which writes the schedule and nothing else", ["as_json"])
     check_one_stdin((cost_file, model, requests))
     spec = load_model(model) if model is not None else None
     machine = Machine(spec, device, tp, ep, weight_dtype, network)

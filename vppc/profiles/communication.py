@@ -46,8 +46,10 @@ def read_communication(path: str, step: str | None = None) -> Communication:
     document = loads(read_text(path), file)
     steps = {name: found[1] for name in _object(document, (), file) if (found := _STEP.fullmatch(name))}
     chosen = [name for name, number in steps.items() if step is None or number == step]
+    if not steps:
+        raise InputError("has no steps", file=file, remedy="communication.json, or another file of a profile")
     if len(chosen) != 1:
-        there = ", ".join(map(shown, steps)) or "no steps"
+        there = ", ".join(map(shown, steps))
         problem = f"has steps {there}" if len(chosen) > 1 else f"has no step {step or ''}".rstrip()
         raise InputError(problem, file=file, remedy=f"pick one with --step; there are {there}")
     kinds: dict[str, Collective] = {}

@@ -20,6 +20,8 @@ EVENTS = "traceEvents"
 _READ = 1 << 20
 _LARGEST = 1 << 23
 """An error so far before the end of what has been read is one of the text, not of having read too little."""
+_CUT = 2
+"""So near to the end of what has been read a number may go on behind it: 12, 12. and 12e+ are 12 so far."""
 _MOST = 1 << 28
 """Characters of one value at most, so that a small packed file cannot ask for all memory."""
 _BLANKS = re.compile(r"\s*")
@@ -110,7 +112,7 @@ class _Reader:
             except ValueError:  # what json leaves to int(): more digits than it converts
                 raise self._error("an integer has thousands of digits", "numbers that fit 64 bits") from None
             else:
-                if end < len(self.buffer) or self.ended:  # a number may go on behind the window
+                if self.ended or len(self.buffer) - end > _CUT:
                     self.place = end
                     return value
             self._read()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vppc.errors import CheckFailed, Finding, InputError
-from vppc.files import open_bytes
+from vppc.files import is_stream, open_bytes, source_name
 from vppc.formats import check_not_ours
 from vppc.inputs.table import read_table
 from vppc.profiles.communication import Communication, read_communication
@@ -161,7 +161,11 @@ def _of_row(rank: str, times: StepTimes) -> RankProfile:
 
 
 def _read_file(path: str, step: str | None) -> list[RankProfile]:
-    """The ranks that one file tells of; what it is shows in its first bytes."""
+    """The ranks that one file tells of; what it is shows in its first bytes, so that it is opened twice."""
+    if path == "-" or is_stream(path):
+        raise InputError(
+            "is read twice, which no pipe can be", file=source_name(path), remedy="name a file or a folder"
+        )
     with open_bytes(path) as stream:
         head = stream.read(1 << 16).lstrip(b"\xef\xbb\xbf \t\r\n")
     check_not_ours(head.decode(errors="replace"), "a journal's folder or a profile", file=path)

@@ -34,8 +34,10 @@ def kernel_table_of(path: Path) -> Path | None:
     return path if is_kernel_table(read_table(str(path))[0]) else None
 
 
-def forwards_of_kernels(path: str, table: Path, schedule: Schedule, rank: int | None, layers: Layers) -> Measurements:
-    """The layers that a table has measured, each with its exposed collectives apart.
+def forwards_of_kernels(
+    path: str, table: Path, schedule: Schedule, rank: int | None, layers: Layers, step: str | None = None
+) -> Measurements:
+    """The layers that a table has measured, of ``step`` if it is given, each with its exposed collectives apart.
 
     ``rank`` is the pipeline rank; without it the folder's name has the process's. Raises InputError when neither
     is known, CheckFailed when there are not as many attention kernels as the rank has layers to run.
@@ -47,7 +49,7 @@ def forwards_of_kernels(path: str, table: Path, schedule: Schedule, rank: int | 
         rank = process // schedule.extra.get("tp", 1)
     if rank >= schedule.pp:
         raise InputError(f"is of rank {rank}, but the schedule has {schedule.pp}", file=path, remedy="--rank N")
-    kernels = sorted(kernel_rows(str(table)), key=lambda kernel: kernel.start)
+    kernels = sorted(kernel_rows(str(table), step), key=lambda kernel: kernel.start)
     slots = list(_slots(schedule, rank, layers))
     anchors = _anchors(kernels, len(slots), str(table), rank)
     found: list[Forward] = []

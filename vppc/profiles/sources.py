@@ -18,11 +18,17 @@ from vppc.profiles.measured import measurements
 
 
 def gather(
-    paths: Sequence[str], reading: Reading, *, schedule_file: str | None = None, rank: int | None = None
+    paths: Sequence[str],
+    reading: Reading,
+    *,
+    schedule_file: str | None = None,
+    rank: int | None = None,
+    step: str | None = None,
 ) -> Measurements:
     """All measurements in ``paths``: files are tables, folders journals or profiles of one rank.
 
-    Kernel tables need the schedule that was profiled, and the rank where the folder's name does not end in it.
+    Kernel tables need the schedule that was profiled, the rank where the folder's name does not end in it, and the
+    step where they have several.
     Raises InputError, CheckFailed where a profile is not one of the schedule.
     """
     journals = [read_journal(path) for path in paths if is_journal(Path(path))]
@@ -50,7 +56,7 @@ def gather(
     for journal in journals:
         found += measurements(journal, found.layers)
     for path, table in kernels:
-        found += forwards_of_kernels(path, table, schedules[-1][1], rank, found.layers)
+        found += forwards_of_kernels(path, table, schedules[-1][1], rank, found.layers, step)
     return found
 
 

@@ -114,8 +114,9 @@ def read_trace(path: str, step: str | None = None) -> Trace:
     compute = [span for span in device.compute if first <= span.start < last]
     talk = [span for span in device.talk if first <= span.start < last]
     lanes = [span for span in found.lanes if first <= span.start < last]
-    if not compute and not talk:
-        raise InputError(f"has no kernels in step {step}", file=file, remedy="a step in which the device worked")
+    if not any(span.end > span.start for span in (*compute, *talk)):
+        where = f" in step {step}" if step is not None else ""
+        raise InputError(f"has no kernels that take time{where}", file=file, remedy="one in which the device worked")
     chosen = step if step is not None else next(iter(found.steps), "")
     distributed = beside.get("distributedInfo")
     rank = distributed.get("rank") if isinstance(distributed, dict) else None

@@ -15,11 +15,11 @@ from vppc.analysis.memory import Memory, RankLoad, loads_of
 from vppc.analysis.report import Report, predict
 from vppc.compiler import run_passes
 from vppc.costs.devices import GIB
-from vppc.costs.model import CostModel, OpCosts
+from vppc.costs.model import CostModel, OpCosts, layer_seconds
 from vppc.errors import CheckFailed, Finding, InputError
 from vppc.ir.partition import Ranges
 from vppc.ir.placement import DEFAULT_VP, stage_ranks
-from vppc.ir.schedule import Json, Model, Request, Schedule
+from vppc.ir.schedule import Json, Model, Part, Request, Schedule
 from vppc.passes.allocate_buffers import AllocateBuffers
 from vppc.passes.insert_transfers import InsertTransfers
 from vppc.passes.layout import Layout
@@ -106,6 +106,13 @@ class Task:
                 f"{self.token_budget} tokens are more than a chunk may have",
                 place="--token-budget",
                 remedy=f"give {self.limits.most} at most, or a larger --max-chunk",
+            )
+        beside = self.cost.launch + sum(each.fixed + each.per_token for each in (self.cost.embed, self.cost.head))
+        if not layer_seconds(self.cost, 0, self.cost.layer_count, (Part(0, 1, 1),)) + beside:
+            raise InputError(
+                "by these costs no chunk takes any time, so there is nothing to tune",
+                place="--cost",
+                remedy="vppc calibrate or vppc model writes a cost file",
             )
 
     def workloads(self, limits: Limits) -> list[Workload]:
