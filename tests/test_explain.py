@@ -350,6 +350,11 @@ def test_a_journal_is_explained_without_trials(tmp_path: Path) -> None:
     assert "would help" not in text
 
 
+def test_a_schedule_that_is_called_journal_is_none(tmp_path: Path) -> None:
+    file = saved(tmp_path, replace(paper("vpp-async", 4), strategy="journal"))
+    assert "would help" in explain(file, "--try")
+
+
 def test_json_has_the_same_numbers(tmp_path: Path) -> None:
     schedule = deepseek("vpp", (40000,), 8192)
     document = json.loads(explain(saved(tmp_path, schedule), "--json"))

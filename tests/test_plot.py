@@ -194,6 +194,17 @@ def test_labels_are_there_at_8_chunks_and_at_500(chunks: int, least: float) -> N
     assert ("newest chunk" in words(picture)) == (chunks > 8)
 
 
+def test_before_the_first_chunk_the_axis_names_none() -> None:
+    """As in a journal, in which the first FORWARD starts a little after the run."""
+    run = run_of(paper("vpp-async", 64))
+    later = tuple([each + 1.0 for each in starts] for starts in run.timing.starts)
+    ends = tuple([each + 1.0 for each in ends] for ends in run.timing.ends)
+    picture = drawn(replace(run, timing=replace(run.timing, starts=later, ends=ends)))
+    said = words(picture)
+    assert said[said.index("0 s") + 1] == "-"
+    assert words(drawn(run))[words(drawn(run)).index("0 s") + 1] == "C0"
+
+
 def test_labels_fit_into_their_blocks() -> None:
     for _, shape, texts in blocks(drawn(run_of(deepseek("vpp-packed", (262144, 131072), 8192, pp=4)))):
         width, height = float(shape.get("width", "")), float(shape.get("height", ""))

@@ -90,7 +90,7 @@ def command(
         if wants_json(output, as_json):
             raise InputError(f"{part} is told in words", file=output or "", place="-o", remedy="another name")
     subject = read_subject(file, cost_file)
-    if wanted and subject.run.name == "journal":
+    if wanted and not subject.simulated:
         raise InputError(
             "changes are tried of a schedule, not of a run", place="--try", remedy="give the schedule file"
         )
@@ -117,13 +117,12 @@ def _whole(
     as_json: bool,
 ) -> str:
     schedule, cost = activity.schedule, subject.cost
-    plan = cost is not None and subject.run.name != "journal"
     small = len(schedule.chunks) * len(schedule.stages) <= MOST_OPERATIONS
     before = free = None
     tried: tuple[Trial, ...] = ()
     refused: tuple[str, ...] = ()
     made: tuple[Step, ...] = ()
-    if cost is not None and plan:
+    if cost is not None and subject.simulated:
         before, free = outcome(schedule, cost), with_free_transfers(schedule, cost)
         if wanted is True or (wanted is None and small):
             with progress("try", sum(1 for _ in changes(schedule, cost))) as done:

@@ -94,7 +94,7 @@ def command(
             write_text(output, study.html())
             return
     subject = read_subject(file, cost_file, text=text, accept=accept)
-    if subject.measured is not None or subject.cost is None:
+    if not subject.simulated:
         _check_of_a_schedule("a journal", (("--try", wanted),))
     schedule, cost = subject.run.schedule, subject.cost
     size = len(schedule.chunks) * len(schedule.stages)
@@ -102,7 +102,7 @@ def command(
     from vppc.render.html_report.run import Studied, run_page
 
     studied: Studied | None = None
-    if cost is not None and subject.measured is None:
+    if cost is not None and subject.simulated:
         studied = Studied(outcome(schedule, cost), with_free_transfers(schedule, cost))
         if wanted is True or (wanted is None and size <= MOST_OPERATIONS):
             cases = sum(1 for _ in changes(schedule, cost)) + len(sweep_cases(schedule))

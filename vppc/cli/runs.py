@@ -44,6 +44,11 @@ class Subject:
     report: Report | None
     measured: Measured | None = None
 
+    @property
+    def simulated(self) -> bool:
+        """Whether the run is a schedule's, and not a journal's."""
+        return self.cost is not None and self.measured is None
+
 
 def read_subject(
     path: str,

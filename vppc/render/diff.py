@@ -80,7 +80,7 @@ def diff_text(comparison: Comparison, names: tuple[str, str]) -> str:
         if moved:
             head = "largest differences in what instructions took"
             parts.append(f"{head}\n{differences_table(schedule, moved, ('A', 'B')).text()}")
-        else:
+        elif comparison.instructions:  # none are where none were to be listed
             parts.append("every instruction takes the same time in both")
     if comparison.operations is not None:
         rows = [

@@ -236,8 +236,9 @@ class _Drawing:
             inside = min(x, self.style.width - 4 - 3.2 * len(label))  # that of the last may have no room to its right
             yield text(label, inside, y + 17, class_="faint m", font_size=10)
             if begun:
-                newest = bisect_right(begun, (moment + 1e-9 * self.seconds, math.inf)) - 1
-                yield text(f"C{begun[newest][1]}", x, y + 29, class_="faint m", font_size=9)
+                before = bisect_right(begun, (moment + 1e-9 * self.seconds, math.inf))
+                newest = f"C{begun[before - 1][1]}" if before else "-"
+                yield text(newest, x, y + 29, class_="faint m", font_size=9)
         if begun:
             yield text("newest chunk", LEFT - 14, y + 29, class_="faint e", font_size=7.5)
 

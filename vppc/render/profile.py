@@ -70,16 +70,12 @@ def measured_text(measured: Measured) -> str:
             "note: these costs, and the efficiency, are another machine's (vppc calibrate fits some to a journal), or "
             "this one\nwas busy, now or when they were measured: then run again when it is idle"
         )
-    listed = len(measured.differences)
-    differences = differences_table(schedule, measured.differences, ("planned", "measured")).text()
-    return "\n\n".join(
-        [
-            report_text(schedule, fact),
-            "\n".join(lines),
-            slip_text(schedule, measured.slip, ("the plan", "the run"), listed),
-            f"largest differences between plan and fact\n{differences}",
-        ]
-    )
+    slipped = slip_text(schedule, measured.slip, ("the plan", "the run"), len(measured.differences))
+    parts = [report_text(schedule, fact), "\n".join(lines), slipped]
+    if measured.differences:
+        differences = differences_table(schedule, measured.differences, ("planned", "measured")).text()
+        parts.append(f"largest differences between plan and fact\n{differences}")
+    return "\n\n".join(parts)
 
 
 def pace(measured: Measured) -> str:
