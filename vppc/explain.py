@@ -22,6 +22,7 @@ from vppc.passes.admission import default_in_flight
 from vppc.passes.layout import Layout
 from vppc.passes.planned import PlannedChunks
 from vppc.passes.strategies import BALANCED, STRATEGIES, Options, Pass, passes
+from vppc.sums import plain_sum
 
 MOST_OPERATIONS = 10_000
 """(chunk, stage) pairs of a schedule up to which changes are tried: beyond, that takes minutes."""
@@ -85,7 +86,7 @@ def outcome(schedule: Schedule, cost: CostModel) -> Outcome:
     known = [ttft for ttft in first_tokens(schedule, timing) if ttft is not None]
     buffers = max((program.buffers for program in schedule.programs), default=0)
     limited = any("limit" in program.extra.get("memory", ()) for program in schedule.programs)
-    return Outcome(makespan(schedule, timing), sum(known) / len(known) if known else 0.0, buffers, limited)
+    return Outcome(makespan(schedule, timing), plain_sum(known) / len(known) if known else 0.0, buffers, limited)
 
 
 def with_free_transfers(schedule: Schedule, cost: CostModel) -> Outcome:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from vppc.analysis.activity import Activity, Doing
 from vppc.ir.instruction import FORWARD, SAMPLE, WAIT
+from vppc.sums import plain_sum
 
 
 class Link(NamedTuple):
@@ -39,7 +40,7 @@ class CriticalPath:
 
     def seconds(self, doing: Doing, rank: int | None = None) -> float:
         """How much of the path is so spent, on one rank or on all."""
-        return sum(link.seconds for link in self.links if link.doing is doing and rank in (None, link.rank))
+        return plain_sum(link.seconds for link in self.links if link.doing is doing and rank in (None, link.rank))
 
     @property
     def hand_overs(self) -> int:

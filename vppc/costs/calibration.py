@@ -26,6 +26,7 @@ from vppc.costs.terms import (
     transfer_candidates,
 )
 from vppc.errors import CheckFailed, Finding, InputError
+from vppc.sums import plain_sum
 
 WORST_MEDIAN = 0.25
 """A fit that misses half of the measurements by more than this part of them is in doubt."""
@@ -197,7 +198,7 @@ def _held_out(forwards: Sequence[Forward], layers: Layers) -> float | None:
             for term in (*candidate.separate, candidate.pooled)
         }
         for place, each in enumerate(left_out):
-            fitted = sum(value * columns[key][place] for key, value in values.items())
+            fitted = plain_sum(value * columns[key][place] for key, value in values.items())
             errors.append(abs(fitted / each.seconds - 1.0))
     return median(errors)
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from operator import mul
 from typing import TypeAlias
 
+from vppc.sums import plain_sum
+
 Vector: TypeAlias = Sequence[float]
 Matrix: TypeAlias = Sequence[Vector]
 
@@ -39,7 +41,7 @@ class Problem:
 
 def dot(left: Vector, right: Vector) -> float:
     """The inner product of two vectors of one length."""
-    product: float = sum(map(mul, left, right))
+    product: float = plain_sum(map(mul, left, right))
     return product
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vppc.ir.schedule import Chunk, Part, Request, Schedule, Stage
+from vppc.sums import plain_sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +171,11 @@ def _coefficients(
     """A stage's seconds a FORWARD, a token, a prefix token, a pair (of dense attention and of indexers), a pair of
     sparse attention by its topk, and its collectives' a FORWARD and a token."""
     return (
-        launch + sum(m * k.fixed for m, k in kinds),
-        sum(m * k.per_token for m, k in kinds),
-        sum(m * k.per_prefix_token for m, k in kinds),
-        sum(m * (k.indexer_per_pair + (0.0 if k.topk else k.per_pair)) for m, k in kinds),
-        [(topk, sum(m * k.per_pair for m, k in kinds if k.topk == topk)) for topk in topks],
-        sum(m * k.collective_fixed for m, k in kinds),
-        sum(m * k.collective_per_token for m, k in kinds),
+        launch + plain_sum(m * k.fixed for m, k in kinds),
+        plain_sum(m * k.per_token for m, k in kinds),
+        plain_sum(m * k.per_prefix_token for m, k in kinds),
+        plain_sum(m * (k.indexer_per_pair + (0.0 if k.topk else k.per_pair)) for m, k in kinds),
+        [(topk, plain_sum(m * k.per_pair for m, k in kinds if k.topk == topk)) for topk in topks],
+        plain_sum(m * k.collective_fixed for m, k in kinds),
+        plain_sum(m * k.collective_per_token for m, k in kinds),
     )

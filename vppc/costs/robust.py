@@ -23,6 +23,7 @@ from vppc.costs.least_squares import (
     normal_equations,
     solve,
 )
+from vppc.sums import plain_sum
 
 BIWEIGHT = 4.685
 """Residuals of more spreads than this have no weight."""
@@ -137,10 +138,10 @@ def _errors(columns: Matrix, residuals: Vector, seconds: Vector, fitted: Vector,
     problem = normal_equations(_scaled(columns, scales), [0.0] * len(scales))
     known = independent(problem.gram)
     errors: list[float | None] = [None] * len(columns)
-    freedom = sum(weights) - len(known)
+    freedom = plain_sum(weights) - len(known)
     if freedom < 0.5:
         return errors
-    squares = sum(weight * residual * residual for weight, residual in zip(weights, residuals, strict=True))
+    squares = plain_sum(weight * residual * residual for weight, residual in zip(weights, residuals, strict=True))
     for column, variance in zip(known, inverse_diagonal(problem.gram, known), strict=True):
         errors[column] = math.sqrt(variance * squares / freedom) / problem.norms[column]
     return errors

@@ -36,6 +36,7 @@ from vppc.models.flops import indexer_flops, kv_bytes, pair_flops, rebuild_flops
 from vppc.models.payload import payload_bytes, widest_payload
 from vppc.models.spec import Experts, Latent, LayerKind, ModelSpec
 from vppc.models.weights import Sharding, Weight, dtype_bytes, head_weights, layer_weights, weight_bytes
+from vppc.sums import plain_sum
 
 _HIDDEN_PASSES = 8
 _EXPERT_PASSES = 4
@@ -149,7 +150,7 @@ def _layer(
 def _matrix_flops(spec: ModelSpec, weights: list[Weight], sharding: Sharding) -> float:
     """Operations a token on one device. The tokens of ep / tp replicas meet at the experts, so that a device
     has 1 / tp of one replica's expert work, however many replicas there are."""
-    return sum(
+    return plain_sum(
         2 * weight.active / (sharding.tp if weight.split == "experts" else sharding.ways(weight.split, spec))
         for weight in weights
     )

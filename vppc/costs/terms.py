@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from vppc.costs.least_squares import DEPENDENT, Vector, normal_equations, outside, solve
 from vppc.costs.samples import Forward, Head, Layers, Transfer
+from vppc.sums import plain_sum
 
 _DISTINCT = 1e-3
 """Kinds of layers, and what is paid once a forward, must differ by so much from the rest to have constants of their
@@ -94,7 +95,7 @@ def forward_candidates(forwards: Sequence[Forward], layers: Layers) -> list[Cand
     ) -> Candidate:
         columns = [[each.layers[kind] * amount(each, kind) for each in forwards] for kind in kinds]
         separate = tuple(Term(name, (kind,), column) for kind, column in zip(kinds, columns, strict=True))
-        pooled = Term(name, kinds, [sum(row) for row in zip(*columns, strict=True)])
+        pooled = Term(name, kinds, [plain_sum(row) for row in zip(*columns, strict=True)])
         return Candidate(name, separate, pooled, absent, advice)
 
     def once(name: str, amount: Callable[[Forward], float], absent: str, advice: str) -> Candidate:

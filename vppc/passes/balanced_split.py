@@ -20,6 +20,7 @@ from typing import TypeAlias
 from vppc.costs.model import CostModel, layer_seconds
 from vppc.ir.partition import Ranges, upstream_split
 from vppc.ir.schedule import Part, Request, Schedule
+from vppc.sums import plain_sum
 
 _INNER = 0.01
 """So much more counts the work of the innermost rank where chunks return: enough to decide between equals."""
@@ -87,7 +88,7 @@ class _Line:
     def _taken(self, ends: Sequence[int]) -> list[float]:
         """Every rank's seconds, as they count."""
         stages = self._all.of(ends)
-        work = [sum(stages[s] for s in mine) for mine in self._stages]
+        work = [plain_sum(stages[s] for s in mine) for mine in self._stages]
         if self._returns:
             return [(1.0 + _INNER * rank / len(work)) * seconds for rank, seconds in enumerate(work)]
         before = [0.0, *accumulate(self._first.of(ends))]
@@ -114,7 +115,7 @@ def _layers(cost: CostModel, chunks: Sequence[Part]) -> Iterator[float]:
     """The seconds of every layer on all chunks."""
     first = 0
     for kind in cost.layers:
-        seconds = sum(layer_seconds(cost, first, first + 1, (part,)) for part in chunks)
+        seconds = plain_sum(layer_seconds(cost, first, first + 1, (part,)) for part in chunks)
         yield from repeat(seconds, kind.count)
         first += kind.count
 

@@ -28,6 +28,7 @@ from typing import NamedTuple, Protocol
 from vppc.costs.model import OpCosts
 from vppc.ir.schedule import Order, Schedule
 from vppc.passes.admission import chunk_groups
+from vppc.sums import plain_sum
 
 _ASLEEP = float("inf")
 
@@ -202,7 +203,7 @@ class ListScheduler:
             channel_free[channel] = there = (end if there < end else there) + transfer[chunk]
             ready[picked + 1].append(there)
             run = runs[picked + 1]
-            backlog[peer] += seconds[op + 1] if run == 1 else sum(seconds[op + 1 : op + 1 + run])
+            backlog[peer] += seconds[op + 1] if run == 1 else plain_sum(seconds[op + 1 : op + 1 + run])
             if free[peer] > there:
                 there = free[peer]
             if there < wake[peer]:  # it sleeps

@@ -24,6 +24,7 @@ from vppc.costs.samples import Forward, Head, Layers, Measurements, Transfer, ch
 from vppc.ir.instruction import FORWARD, RECV, SAMPLE, SEND, WAIT
 from vppc.ir.schedule import Schedule
 from vppc.profiles.journal import Journal
+from vppc.sums import plain_sum
 
 _WATCHED = 0.5
 """The receiver's WAIT blocked for so much of a transfer that it was watched. A WAIT that has nothing to wait for takes
@@ -81,7 +82,7 @@ def measure(journal: Journal, cost: CostModel, listed: int = 10) -> Measured:
         timing,
         report(schedule, cost, measured_costs, timing),
         report(schedule, cost, planned_costs, planned),
-        _ratio(sum(took), sum(planned_for)),
+        _ratio(plain_sum(took), plain_sum(planned_for)),
         tuple(map(_ratio, took, planned_for)),
         differences(schedule, planned, timing, listed),
         slip(Activity.of(schedule, planned), Activity.of(schedule, timing)),
@@ -91,7 +92,7 @@ def measure(journal: Journal, cost: CostModel, listed: int = 10) -> Measured:
 def _by_rank(schedule: Schedule, costs: OpCosts) -> list[float]:
     """The seconds of every rank's FORWARDs."""
     stages = len(schedule.stages)
-    return [sum(sum(costs.seconds[stage::stages]) for stage in mine) for mine in schedule.rank_stages]
+    return [plain_sum(plain_sum(costs.seconds[stage::stages]) for stage in mine) for mine in schedule.rank_stages]
 
 
 def _ratio(took: float, planned: float) -> float:

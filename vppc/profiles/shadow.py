@@ -23,6 +23,7 @@ from vppc.errors import InputError
 from vppc.files import read_text
 from vppc.ir.schedule import Part, Request
 from vppc.json_text import loads
+from vppc.sums import plain_sum
 from vppc.validation import OPEN, Count, Index, Seconds, check_format, validate
 
 FORMAT, VERSION = "vppc.shadow", 1
@@ -81,7 +82,7 @@ class ShadowRank:
     @property
     def computing(self) -> float:
         """Seconds in which it computed."""
-        return sum(batch.end - batch.start for batch in self.batches)
+        return plain_sum(batch.end - batch.start for batch in self.batches)
 
     @property
     def span(self) -> float:

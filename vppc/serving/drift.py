@@ -16,6 +16,7 @@ from vppc.costs.samples import Forward, Head, Layers, Measurements, chunk_parts,
 from vppc.ir.instruction import FORWARD, SAMPLE, WIDTH
 from vppc.ir.schedule import Chunk, Schedule
 from vppc.ir.segment import Segment
+from vppc.sums import plain_sum
 
 WINDOW = 256
 LEAST = 64
@@ -42,10 +43,10 @@ class Window:
     @property
     def drift(self) -> float | None:
         """0.1 where they took a tenth longer than planned; None while there are too few."""
-        planned = sum(each for _, each in self._seconds)
+        planned = plain_sum(each for _, each in self._seconds)
         if len(self._seconds) < LEAST or not planned:
             return None
-        return sum(each for each, _ in self._seconds) / planned - 1.0
+        return plain_sum(each for each, _ in self._seconds) / planned - 1.0
 
 
 class _Planned(NamedTuple):

@@ -44,6 +44,7 @@ from functools import cached_property
 from itertools import accumulate, combinations_with_replacement, pairwise
 
 from vppc.ir.partition import Ranges
+from vppc.sums import plain_sum
 from vppc.tuning.prices import Prices
 from vppc.tuning.workload import Limits, Workload
 
@@ -69,7 +70,7 @@ class _Work:
 
     def of(self, rows: Sequence[float]) -> float:
         """The seconds, from those of one layer of each kind, without what is fixed."""
-        return sum([many * row for many, row in zip(self.mix, rows, strict=True)])
+        return plain_sum([many * row for many, row in zip(self.mix, rows, strict=True)])
 
     def upto(self, prices: Prices, x: float) -> float:
         return self.of([kind.upto(x) for kind in prices.kinds])
@@ -112,7 +113,7 @@ class _Problem:
         self.stages = [
             _Work(
                 tuple(mix),
-                prices.cost.launch + sum(m * kind.fixed for m, kind in zip(mix, prices.kinds, strict=True)),
+                prices.cost.launch + plain_sum(m * kind.fixed for m, kind in zip(mix, prices.kinds, strict=True)),
             )
             for mix in mixes
         ]
@@ -134,7 +135,7 @@ class _Problem:
         bound = 0.0
         for rank, stages in self._rank_stages.items():
             work = self._sum(stages)
-            tokens = sum(work.upto(self.prices, end) - work.upto(self.prices, start) for start, end in self.spans)
+            tokens = plain_sum(work.upto(self.prices, end) - work.upto(self.prices, start) for start, end in self.spans)
             alone = work.fixed * chunks + tokens + work.prefix(self.prices) * prefixes
             bound = max(bound, self._before[rank] + alone + self._after[rank])
         return bound
@@ -147,7 +148,7 @@ class _Problem:
             if starts is None:
                 return False
             if len(starts) <= chunks:
-                return self._ranks_bound(chunks, sum(starts)) <= makespan
+                return self._ranks_bound(chunks, plain_sum(starts)) <= makespan
             chunks = len(starts)
 
     def _earliest(self, makespan: float, chunks: int) -> list[float] | None:
@@ -168,9 +169,9 @@ class _Problem:
             number = len(starts) + 1
             upto = [kind.upto(behind) for kind in kinds]
             ahead = max(1, chunks - number + 1)
-            prefixes = sum(max(start, behind - (part + 1) * most) for part in range(ahead))
+            prefixes = plain_sum(max(start, behind - (part + 1) * most) for part in range(ahead))
             heads = [u - o + kind.per_prefix_token * prefixes for u, o, kind in zip(upto, origin, kinds, strict=True)]
-            tails = [w + p * sum(starts) for w, p in zip(whole, per_prefix, strict=True)]
+            tails = [w + p * plain_sum(starts) for w, p in zip(whole, per_prefix, strict=True)]
             rows = [
                 (
                     way.seconds
@@ -230,7 +231,7 @@ class _Problem:
         """The least way to every rank's first stage."""
         first = [min(self._first(stage, span) for span in self.spans) for stage in range(len(self.stages))]
         return {
-            rank: sum(first[: stages[0]]) + self.hop * self.hops[stages[0]]
+            rank: plain_sum(first[: stages[0]]) + self.hop * self.hops[stages[0]]
             for rank, stages in self._rank_stages.items()
         }
 
@@ -239,7 +240,7 @@ class _Problem:
         """The least way from every rank's last stage."""
         last = [min(self._last(stage, span) for span in self.spans) for stage in range(len(self.stages))]
         return {
-            rank: sum(last[stages[-1] + 1 :]) + self.hop * (self.hops[-1] - self.hops[stages[-1]])
+            rank: plain_sum(last[stages[-1] + 1 :]) + self.hop * (self.hops[-1] - self.hops[stages[-1]])
             for rank, stages in self._rank_stages.items()
         }
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from vppc.ir.placement import stage_ranks
 from vppc.ir.schedule import Order
+from vppc.sums import plain_sum
 from vppc.tuning.dispatch import dispatch
 from vppc.tuning.prices import Prices
 from vppc.tuning.room import Room
@@ -81,7 +82,7 @@ class Case:
         stages = len(self.ranks)
         tokens = tuple(((chunk + 1) * stages - 1, many) for chunk, many in enumerate(self.cutting.sampled) if many)
         arrivals = [request.arrival for request in self.cutting.workload.requests]
-        return Goal(self.share, tokens, sum(arrivals) / len(arrivals), min(arrivals))
+        return Goal(self.share, tokens, plain_sum(arrivals) / len(arrivals), min(arrivals))
 
     def allows(self, counts: Sequence[float]) -> bool:
         """Whether all ranks have memory for so many layers."""
@@ -97,7 +98,7 @@ class Case:
             seconds = [count * layer for layer in layers[0] for count in counts]
         else:
             seconds = [
-                sum([count * layer for count, layer in zip(mix, chunk, strict=True)])
+                plain_sum([count * layer for count, layer in zip(mix, chunk, strict=True)])
                 for chunk in zip(*layers, strict=True)
                 for mix in mixes
             ]
@@ -197,7 +198,7 @@ class Case:
         """The goal's slope in every stage's layers, a thicker stage pushing the later ones back."""
         stages = len(counts)
         by_kind = [  # [kind][stage]: if the stage had one more of these
-            [sum([s * x for s, x in zip(slopes[stage::stages], row, strict=True)]) for stage in range(stages)]
+            [plain_sum([s * x for s, x in zip(slopes[stage::stages], row, strict=True)]) for stage in range(stages)]
             for row in quote.layers
         ]
         if len(by_kind) == 1:

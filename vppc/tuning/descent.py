@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log
 
+from vppc.sums import plain_sum
 from vppc.tuning.case import Admit, Case, Point
 
 
@@ -56,7 +57,7 @@ def descend(case: Case, start: Point, admits: Sequence[Admit], cooling: Cooling,
     chunks = [range(first, last) for first, last in movable]
     moving = sum(map(len, chunks))
     sizes, counts = list(start.sizes), list(start.counts)
-    mean_size = sum(sum(sizes[first:last]) for first, last in movable) / moving if moving else 0.0
+    mean_size = plain_sum(plain_sum(sizes[first:last]) for first, last in movable) / moving if moving else 0.0
     mean_count = case.prices.layers / len(counts)
     down_sizes, down_counts = [0.0] * len(sizes), [0.0] * len(counts)
     even = [1.0] * len(counts)
@@ -74,7 +75,7 @@ def descend(case: Case, start: Point, admits: Sequence[Admit], cooling: Cooling,
                     order, wiring = now.order, case.wired(now.order)
             best = min(best, now, key=lambda point: point.value)
         part = step / steps
-        temperature = _between(cooling.temperature, part) * sum(quote.seconds) / len(quote.seconds)
+        temperature = _between(cooling.temperature, part) * plain_sum(quote.seconds) / len(quote.seconds)
         width = _between(cooling.width, part)
         _, slopes, slow = wiring.slopes(quote.seconds, quote.transfers, temperature)
         if moving:
@@ -90,7 +91,7 @@ def descend(case: Case, start: Point, admits: Sequence[Admit], cooling: Cooling,
             down_counts = _remember(down_counts, steepest)
             counts = _step(counts, down_counts, even, width * mean_count / 2, len(counts))
             for group in stages:
-                all_of_it = sum([start.counts[stage] for stage in group])
+                all_of_it = plain_sum([start.counts[stage] for stage in group])
                 moved = nearest([counts[stage] for stage in group], 1.0, all_of_it, all_of_it)
                 for stage, count in zip(group, moved, strict=True):
                     counts[stage] = count
@@ -108,18 +109,18 @@ def nearest(
     ease = ease or [1.0] * len(values)
     low = min([(v - most) / e for v, e in zip(values, ease, strict=True)])  # the shift lies between
     high = max([(v - least) / e for v, e in zip(values, ease, strict=True)])
-    shift = (sum(values) - total) / sum(ease)
+    shift = (plain_sum(values) - total) / plain_sum(ease)
     for _ in range(100):
         moved = [v - shift * e for v, e in zip(values, ease, strict=True)]
         moved = [least if m < least else most if m > most else m for m in moved]
-        over = sum(moved) - total
+        over = plain_sum(moved) - total
         if abs(over) <= 1e-9 * total:
             break
         if over > 0:
             low = shift
         else:
             high = shift
-        free = sum([e for m, e in zip(moved, ease, strict=True) if least < m < most])
+        free = plain_sum([e for m, e in zip(moved, ease, strict=True) if least < m < most])
         shift += over / free if free else 0.0  # exact, if the same numbers stay free
         if not low < shift < high:
             shift = (low + high) / 2
@@ -143,10 +144,10 @@ def _ease(sizes: Sequence[float], seconds: Sequence[float]) -> list[float]:
     """Tokens a second of every chunk, in parts of their mean."""
     stages = len(seconds) // len(sizes)
     speeds = [
-        size / (sum(seconds[first : first + stages]) or 1.0)
+        size / (plain_sum(seconds[first : first + stages]) or 1.0)
         for size, first in zip(sizes, range(0, len(seconds), stages), strict=True)
     ]
-    mean = sum(speeds) / len(speeds)
+    mean = plain_sum(speeds) / len(speeds)
     return [speed / mean for speed in speeds]
 
 
@@ -154,7 +155,9 @@ def _centred(slopes: Sequence[float], ease: Sequence[float], groups: Stages) -> 
     """The steepest way up that keeps the total of each group; zero outside the groups."""
     result = [0.0] * len(slopes)
     for group in groups:
-        mean = sum([ease[member] * slopes[member] for member in group]) / sum([ease[member] for member in group])
+        mean = plain_sum([ease[member] * slopes[member] for member in group]) / plain_sum(
+            [ease[member] for member in group]
+        )
         for member in group:
             result[member] = ease[member] * (slopes[member] - mean)
     return result
@@ -166,5 +169,5 @@ def _remember(before: list[float], now: list[float]) -> list[float]:
 
 def _step(values: list[float], up: Sequence[float], ease: Sequence[float], width: float, moving: int) -> list[float]:
     """One step down, ``width`` long in the root mean square over what moves."""
-    length = (sum([u * u / e for u, e in zip(up, ease, strict=True)]) / moving) ** 0.5
+    length = (plain_sum([u * u / e for u, e in zip(up, ease, strict=True)]) / moving) ** 0.5
     return [v - width * u / length for v, u in zip(values, up, strict=True)] if length else list(values)

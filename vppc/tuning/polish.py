@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from vppc.sums import plain_sum
 from vppc.tuning.case import Admit, Case, Point
 from vppc.tuning.descent import Cooling, Stages, descend
 from vppc.tuning.rounding import whole_sizes, whole_stages
@@ -23,7 +24,7 @@ def whole_layers(case: Case, point: Point, admits: Sequence[Admit]) -> Point:
     open_ranks = list(case.rank_stages)
     while open_ranks:
         open_ranks.sort(
-            key=lambda stages: sum(abs(point.counts[stage] - round(point.counts[stage])) for stage in stages)
+            key=lambda stages: plain_sum(abs(point.counts[stage] - round(point.counts[stage])) for stage in stages)
         )
         some = -(-len(open_ranks) // 3)
         rounded = whole_stages(point.counts, open_ranks[:some])
@@ -62,7 +63,7 @@ def move_layers(case: Case, point: Point, admits: Sequence[Admit], tries: int) -
 
 def _layer_moves(case: Case, point: Point) -> list[tuple[float, ...]]:
     quote = case.quote(point.sizes, point.counts)
-    mean = sum(quote.seconds) / len(quote.seconds)
+    mean = plain_sum(quote.seconds) / len(quote.seconds)
     _, slopes, _ = case.wired(point.order).slopes(quote.seconds, quote.transfers, _CLOSE * mean)
     by_stage = case.layer_slopes(point.counts, quote, slopes)
     stages = range(len(by_stage))

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from vppc.costs.model import CostModel, LayerCost
+from vppc.sums import plain_sum
 
 Span = tuple[float, float]
 """The start and the end of a part, in tokens of its prompt."""
@@ -108,5 +109,5 @@ class Prices:
         rows = []
         for kind in self.kinds:
             upto, fixed, prefix = kind.upto, kind.fixed, kind.per_prefix_token
-            rows.append([fixed + sum([upto(e) - upto(s) + prefix * s for s, e in spans]) for spans in chunks])
+            rows.append([fixed + plain_sum([upto(e) - upto(s) + prefix * s for s, e in spans]) for spans in chunks])
         return rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vppc.sums import plain_sum
 from vppc.tuning.workload import Cutting
 
 
@@ -26,7 +27,7 @@ def whole_stages(counts: Sequence[float], rank_stages: Sequence[Sequence[int]]) 
     result = list(counts)
     for stages in rank_stages:
         mine = [counts[stage] for stage in stages]
-        total = round(sum(mine))
+        total = round(plain_sum(mine))
         numbers = whole(mine, [1] * len(mine), [total] * len(mine), total)
         for stage, number in zip(stages, numbers, strict=True):
             result[stage] = float(number)

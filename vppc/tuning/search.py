@@ -19,6 +19,7 @@ from itertools import accumulate, pairwise, product
 
 from vppc.ir.partition import Ranges
 from vppc.ir.placement import hops
+from vppc.sums import plain_sum
 from vppc.tuning.case import Admit, Case, Point
 from vppc.tuning.descent import Cooling, Stages, descend, nearest
 from vppc.tuning.polish import align, move_layers, whole_layers
@@ -292,7 +293,7 @@ def _divided(totals: Sequence[int], shape: Case, swell: float) -> tuple[float, .
     weights = [1.0 + swell * (1.0 - 2.0 * abs((2 * stage + 1) / stages - 1.0)) for stage in range(stages)]
     counts = [0.0] * stages
     for total, mine in zip(totals, shape.rank_stages, strict=True):
-        whole = sum([weights[stage] for stage in mine])
+        whole = plain_sum([weights[stage] for stage in mine])
         shares = nearest([total * weights[stage] / whole for stage in mine], 1.0, total, total)
         for stage, share in zip(mine, shares, strict=True):
             counts[stage] = share

@@ -24,6 +24,7 @@ from vppc.passes.allocate_buffers import AllocateBuffers
 from vppc.passes.insert_transfers import InsertTransfers
 from vppc.passes.layout import Layout
 from vppc.passes.planned import PlannedChunks, PlannedOrder
+from vppc.sums import plain_sum
 from vppc.tuning.bounds import best_possible
 from vppc.tuning.case import Case
 from vppc.tuning.engines import PLAN, engine_settings
@@ -410,7 +411,7 @@ def goal(task: Task, report: Report) -> float:
 def mean_ttft(report: Report) -> float:
     """Seconds, of the requests that are sampled."""
     ttft = [seconds for seconds in report.ttft if seconds is not None]
-    return sum(ttft) / len(ttft)
+    return plain_sum(ttft) / len(ttft)
 
 
 def _prediction(report: Report, bound: float) -> dict[str, float]:
@@ -454,4 +455,4 @@ def _alone(task: Task) -> float:
             left -= round(sizes[-1])
     rows = prices.layer_seconds(cutting.spans(sizes))
     [mix] = prices.mixes([float(prices.layers)])
-    return sum(many * sum(row) for many, row in zip(mix, rows, strict=True)) + task.cost.launch * len(sizes)
+    return plain_sum(many * plain_sum(row) for many, row in zip(mix, rows, strict=True)) + task.cost.launch * len(sizes)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from math import exp, log1p
 
 from vppc.ir.schedule import Order
+from vppc.sums import plain_sum
 
 _FAR = 12.0
 """Beyond so many T the smaller operand, whose weight is below 1e-5, is left out."""
@@ -114,7 +115,7 @@ class Wiring:
         if not goal.share:
             return finish - goal.origin
         requests = sum([many for _, many in goal.tokens])
-        mean = sum([ends[op] * many for op, many in goal.tokens]) / requests - goal.waited
+        mean = plain_sum([ends[op] * many for op, many in goal.tokens]) / requests - goal.waited
         return (1.0 - goal.share) * (finish - goal.origin) + goal.share * mean
 
     def slopes(
@@ -154,7 +155,7 @@ class Wiring:
             ends[op] = start + seconds[op]
         latest = max([ends[op] for op in self.last])
         weights = [exp((ends[op] - latest) / temperature) for op in self.last]
-        total = sum(weights)
+        total = plain_sum(weights)
         slope = [0.0] * len(ends)
         crossed = [0.0] * (count + 1)
         slow = [0.0] * len(transfer)
