@@ -43,7 +43,9 @@ OBJECTIVES = {"throughput": 0.02, "both": 0.5, "ttft": 1.0}
 @click.option("--cost", "cost_file", metavar="FILE", help="Cost file: seconds of a layer and of a transfer.")
 @click.option("--layers", type=COUNT, help="Layers that the model has, and the costs must have [default: theirs].")
 @click.option("--model", metavar="NAME|FILE", help="A preset or a Hugging Face config.json; prices it if no --cost.")
-@click.option("--device", help="Price --model on it if no --cost, and keep to its memory.")
+@click.option(
+    "--device", help="Price --model on it if no --cost, and keep to its memory [default without --cost: 910c]."
+)
 @TP
 @EP
 @click.option("--weight-dtype", help="Of --model's weights: bf16, fp8, w8a8 or fp32 [default: the config's].")
@@ -72,7 +74,8 @@ OBJECTIVES = {"throughput": 0.02, "both": 0.5, "ttft": 1.0}
     type=click.Choice(list(OBJECTIVES)),
     default="throughput",
     show_default=True,
-    help="Of several prompts, what to make short: the makespan, the mean time to first token, or their mean.",
+    help="Of several prompts, what to make short: the makespan, the mean of it and the mean time to first token, or "
+    "that time alone.",
 )
 @click.option("--robust", is_flag=True, help="Prefer schedules that lose little when costs are off.")
 @click.option("--exact", type=Number(0.1, 86400.0), metavar="SECONDS", help="Let a solver prove the order.")
