@@ -116,6 +116,7 @@ def test_results_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="3 requests failed"):
         durations(tmp_path / "failed")
     (tmp_path / "results" / "mixed" / "run" / "performances" / "m").mkdir(parents=True)
-    (tmp_path / "results" / "mixed" / "run" / "performances" / "m" / "m.json").write_text("{}")
-    with pytest.raises(InputError, match="is no result of AISBench's"):
-        durations(tmp_path)
+    for text in ("{}", "[]", '{"Failed'):
+        (tmp_path / "results" / "mixed" / "run" / "performances" / "m" / "m.json").write_text(text)
+        with pytest.raises(InputError, match="is no result of AISBench's"):
+            durations(tmp_path)

@@ -711,7 +711,7 @@ def test_decimal_microseconds(text: str, time: int | None) -> None:
 # Folders
 
 
-def test_the_rank_of_a_folder(tmp_path: Path) -> None:
+def test_the_rank_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, rank in {"rank_3": 3, "rank12": 12, "7": 7, "Rank-4": 4, "run2": None, "out": None}.items():
         (tmp_path / name).mkdir()
         assert rank_of(tmp_path / name) == rank
@@ -720,6 +720,18 @@ def test_the_rank_of_a_folder(tmp_path: Path) -> None:
     assert rank_of(output) is None
     (output.parent / "profiler_info_5.json").touch()
     assert rank_of(output) == 5
+    monkeypatch.chdir(output)
+    assert rank_of(Path(".")) == 5
+    (tmp_path / "rank_6").symlink_to(output.parent.parent / "run2")
+    assert rank_of(tmp_path / "rank_6") == 6
+
+
+def test_a_profile_in_the_working_directory_has_the_name_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file(tmp_path, kernel_table(*ROWS), "prefill/kernel_details.csv")
+    monkeypatch.chdir(tmp_path / "prefill")
+    assert [rank.name for rank in read_profile(".").ranks] == ["prefill"]
 
 
 def two_ranks(tmp_path: Path) -> Path:

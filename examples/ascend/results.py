@@ -42,8 +42,8 @@ def durations(folder: Path) -> dict[str, float]:
 
 
 def _seconds(file: Path) -> float:
-    said = json.loads(file.read_text(encoding="utf-8"))
     try:
+        said = json.loads(file.read_text(encoding="utf-8"))
         failed = int(said["Failed Requests"]["total"])
         duration, unit = str(said["Benchmark Duration"]["total"]).split()
     except (KeyError, TypeError, ValueError):
@@ -74,11 +74,11 @@ def compared(measured: Mapping[str, Mapping[str, float]]) -> str:
 @click.argument("servers", nargs=-1, required=True, metavar="NAME=DIR...")
 def main(servers: tuple[str, ...]) -> None:
     """Compare the suites that AISBench ran on several servers; gains are the first one's."""
+    if not all("=" in server for server in servers):
+        raise click.UsageError("name each server: vpp=DIR cpp=DIR")
     try:
         given = dict(server.split("=", 1) for server in servers)
         click.echo(compared({name: durations(Path(folder)) for name, folder in given.items()}))
-    except ValueError:
-        raise click.UsageError("name each server: vpp=DIR cpp=DIR") from None
     except InputError as error:
         raise click.ClickException(str(error)) from None
 

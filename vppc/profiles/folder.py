@@ -7,6 +7,7 @@ ranks.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -106,12 +107,13 @@ def read_profile(path: str, step: str | None = None) -> Profile:
 
 def rank_of(folder: Path) -> int | None:
     """The rank that a folder is named for."""
+    folder = Path(os.path.abspath(folder))  # of "." and ".." the name that it has
     for info in folder.glob("profiler_info_*.json"):
         if match := _INFO.fullmatch(info.name):
             return int(match[1])
     if folder.name == _OUTPUT:
         return rank_of(folder.parent)
-    match = _RANK.fullmatch(folder.resolve().name)
+    match = _RANK.fullmatch(folder.name)
     return int(match[1]) if match else None
 
 
@@ -142,7 +144,7 @@ def _read_folder(folder: Path, files: dict[str, list[Path]], step: str | None) -
     ranks = [_of_row(row.rank, row.times) for row in named]
     if nameless or kernels or communication:
         rank = rank_of(folder)
-        name = f"rank {rank}" if rank is not None else folder.name
+        name = f"rank {rank}" if rank is not None else os.path.basename(os.path.abspath(folder))
         ranks.append(RankProfile(name, rank, nameless[0].times if nameless else None, kernels, communication))
     return ranks + [_of_trace(file, read_trace(str(file), step)) for file in files.get(TRACE, [])]
 
