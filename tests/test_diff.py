@@ -7,7 +7,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +15,7 @@ from tests.journals import write_journal
 from tests.plans import deepseek, paper, price
 from vppc.analysis.differences import fork, order_of, same_programs, same_work, shifts
 from vppc.analysis.timing import simulate
-from vppc.cli import main, vppc
+from vppc.cli import vppc
 from vppc.costs.document import parse_cost
 from vppc.costs.model import OpCosts
 from vppc.ir.document import schedule_text
@@ -135,10 +134,3 @@ def test_other_prompts_and_other_ranks_are_said(tmp_path: Path) -> None:
     assert "chunks: 3 chunks of the same sizes first, then A has none, and B 1 token" in text
     assert re.search(r"ranks x stages +2 x 1 +3 x 1\n", text)
     assert "rank 2" not in text
-
-
-def test_two_stdins_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["diff", "-", "-"])
-    assert stopped.value.code == 2
-    assert "only one of A and B can be stdin" in capsys.readouterr().err

@@ -278,6 +278,12 @@ def test_a_study_has_no_costs_and_nothing_to_try(
     "arguments",
     [
         ("plot", "-", "-"),
+        ("trace", "-", "-"),
+        ("diff", "-", "-"),
+        ("verify", "-", "-"),
+        ("calibrate", "-", "-"),
+        ("calibrate", "-", "--base", "-"),
+        ("serve", "--pp", "2", "--cost", "-"),
         ("simulate", "-", "--cost", "-"),
         ("diff", "-", "FILE", "--cost", "-"),
         ("compile", "--pp", "2", "--requests", "-", "--cost", "-"),
@@ -298,6 +304,17 @@ def test_stdin_is_one_input(
             "",
             "vppc: -: only one input can be stdin\n  hint: give a file for the others\n",
         )
+
+
+@pytest.mark.parametrize("command", ["plot", "trace", "diff"])
+def test_costs_of_several_files_are_not_taken_from_stdin(
+    command: str, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(capsys, command, str(plan), str(plan), "--cost", "-") == (
+        2,
+        "",
+        "vppc: --cost: is read for each of the files, which stdin cannot be\n  hint: name a file\n",
+    )
 
 
 def test_a_picture_too_large_for_a_png(plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from vppc.costs.document import cost_json, read_cost
 from vppc.costs.measurements import Reading
 from vppc.costs.samples import Layers
 from vppc.errors import InputError
-from vppc.files import write_text
+from vppc.files import check_one_stdin, write_text
 from vppc.profiles.kernel_layers import kernel_table_of
 from vppc.profiles.sources import gather
 from vppc.render.calibration import calibration_json, calibration_text
@@ -89,6 +89,7 @@ def command(
         check_beside(context, "-o -, which writes the cost file and nothing else", ["as_json"])
     profiled = any(kernel_table_of(Path(path)) is not None for path in paths)
     check_needs(context, dict.fromkeys(("schedule_file", "rank", "step"), ("an Ascend profile", profiled)))
+    check_one_stdin((*paths, base, schedule_file))
     given = read_cost(base) if base is not None else None
     known = _layers(layers, topk) if layers is not None else Layers.of(given.layers) if given is not None else None
     reading = Reading(known, topk, _selections(selections), bytes_per_token)

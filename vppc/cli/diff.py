@@ -7,8 +7,7 @@ import json
 import click
 
 from vppc.cli.output import JSON, Output, wants_json
-from vppc.cli.runs import read_subject
-from vppc.errors import InputError
+from vppc.cli.runs import check_read_once, read_subject
 from vppc.files import source_name, write_text
 from vppc.render.diff import Side, compare_runs, diff_json, diff_text
 
@@ -38,8 +37,7 @@ def command(a: str, b: str, listed: int, cost_file: str | None, as_json: bool, o
     instructions took the most different time. Differences are no failure: the exit status is 0.
     """
     as_json = wants_json(output, as_json)
-    if a == b == "-":
-        raise InputError("only one of A and B can be stdin", place="-")
+    check_read_once((a, b), cost_file)
     sides = [Side(subject.run, subject.report) for subject in (read_subject(each, cost_file, 0) for each in (a, b))]
     comparison = compare_runs(sides[0], sides[1], listed)
     names = source_name(a), source_name(b)

@@ -8,7 +8,6 @@ from vppc.cli.output import PICTURES, Output, wrong_format
 from vppc.cli.picture import THEMES, is_picture, write_picture
 from vppc.cli.runs import read_runs
 from vppc.cli.terminal import refuse_terminal
-from vppc.files import check_one_stdin
 from vppc.render.plot import Style, plot
 
 DRAWING = "a drawing"
@@ -63,7 +62,6 @@ def command(
     refuse_terminal(output, DRAWING)
     if output is not None and output != "-" and not is_picture(output):
         raise wrong_format(output, DRAWING, PICTURES)
-    check_one_stdin((*files, cost_file))
     runs = read_runs(files, cost_file)
     style = Style(view, width, rows or 0, theme)
     write_picture(plot(runs, style), output, ", ".join(run.name for run in runs), theme)

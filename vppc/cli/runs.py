@@ -12,7 +12,7 @@ from vppc.analysis.timing import simulate
 from vppc.costs.chosen import chosen_cost
 from vppc.costs.model import CostModel, OpCosts
 from vppc.errors import CheckFailed, InputError
-from vppc.files import source_name
+from vppc.files import check_one_stdin, source_name
 from vppc.ir.document import parse_schedule, read_schedule
 from vppc.ir.rules import check
 from vppc.ir.schedule import Schedule
@@ -21,12 +21,20 @@ from vppc.profiles.measured import Measured, measure, timing_of
 from vppc.render.lanes import Run
 
 
+def check_read_once(paths: Sequence[str], cost_file: str | None) -> None:
+    """Raises InputError where stdin would be read twice: for two of the paths, or as the costs of each of them."""
+    check_one_stdin((*paths, cost_file))
+    if cost_file == "-" and len(paths) > 1:
+        raise InputError("is read for each of the files, which stdin cannot be", place="--cost", remedy="name a file")
+
+
 def read_runs(paths: Sequence[str], cost_file: str | None) -> tuple[Run, ...]:
     """The run of every schedule file, and the plan and the measured run of every journal folder.
 
     Costs are those in ``cost_file``, or else those that a schedule embeds; a journal without costs has no plan.
     Raises InputError and CheckFailed when a file is wrong, or a schedule has no costs.
     """
+    check_read_once(paths, cost_file)
     named = [(path, run) for path in paths for run in _runs(path, cost_file)]
     uses = Counter(run.name for _, run in named)
     return tuple(

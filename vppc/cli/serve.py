@@ -21,7 +21,7 @@ from vppc.cli.provenance import made_by
 from vppc.costs.calibration import calibrate
 from vppc.costs.document import cost_json
 from vppc.errors import InputError
-from vppc.files import source_name, write_text
+from vppc.files import check_one_stdin, source_name, write_text
 from vppc.inputs.requests import is_mooncake
 from vppc.ir.placement import PLACEMENTS
 from vppc.ir.schedule import Model
@@ -160,6 +160,7 @@ def command(
     ):
         raise InputError("is where the requests are", file=output, place="-o", remedy="another file")
     _check_options(context)
+    check_one_stdin((requests, cost_file, model))
     spec = load_model(model) if model is not None else None
     machine = Machine(spec, priced_on, tp, 1, None, network)
     cost = machine.cost(cost_file, layers)

@@ -12,7 +12,7 @@ from vppc.cli.output import JSON, Output
 from vppc.cli.provenance import command_line, signed
 from vppc.compiler import certified
 from vppc.errors import CheckFailed, Finding, InputError
-from vppc.files import read_bytes, source_name, write_text
+from vppc.files import check_one_stdin, read_bytes, source_name, write_text
 from vppc.ir.document import digest, parse_schedule, parse_segment, schedule_text
 from vppc.ir.rules import RULES, Verifier
 from vppc.ir.rules.memory import peak_buffers, peak_kv_tokens
@@ -49,6 +49,7 @@ def command(
     A schedule from elsewhere has no certificate, without which it is not run, or after an edit one that no longer
     holds: -o writes it with a new one.
     """
+    check_one_stdin((file, *segments))
     if output is not None:
         for option, given in (("SEGMENT", bool(segments)), ("--open", is_open), ("--json", as_json and output == "-")):
             if given:
