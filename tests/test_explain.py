@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.journals import write_journal
 from tests.oracles import random_costs, random_programs, random_shape
+from tests.plans import compiled as made
 from tests.plans import deepseek, paper, plans, price
 from vppc.analysis.activity import Activity, Doing
 from vppc.analysis.breakdown import breakdown, makespan
@@ -21,6 +22,7 @@ from vppc.analysis.bubbles import CAUSES, PHASES, Bubble, bubbles, totals
 from vppc.analysis.critical import critical_path
 from vppc.analysis.timing import simulate
 from vppc.cli import main, vppc
+from vppc.compiler import paper_cost
 from vppc.costs.document import parse_cost
 from vppc.costs.model import CostModel, OpCosts
 from vppc.errors import InputError
@@ -348,6 +350,15 @@ def test_a_journal_is_explained_without_trials(tmp_path: Path) -> None:
     text = explain(str(folder))
     assert "longest waits" in text
     assert "would help" not in text
+
+
+def test_where_nothing_can_be_changed_that_is_said(tmp_path: Path) -> None:
+    """One chunk in one stage: there is no other schedule. What its passes did is told as ever."""
+    file = saved(tmp_path, made("cpp", (1,), 1, paper_cost(1, 1.0, 0.0), chunk_size=1))
+    for options in ((), ("--try",)):
+        text = explain(file, *options)
+        assert "there is nothing to try\n\nwhat each pass did" in text
+    assert "nothing to try" not in explain(file, "--no-try")
 
 
 def test_a_schedule_that_is_called_journal_is_none(tmp_path: Path) -> None:

@@ -118,13 +118,14 @@ def _whole(
 ) -> str:
     schedule, cost = activity.schedule, subject.cost
     small = len(schedule.chunks) * len(schedule.stages) <= MOST_OPERATIONS
+    trying = wanted is True or (wanted is None and small)
     before = free = None
     tried: tuple[Trial, ...] = ()
     refused: tuple[str, ...] = ()
     made: tuple[Step, ...] = ()
     if cost is not None and subject.simulated:
         before, free = outcome(schedule, cost), with_free_transfers(schedule, cost)
-        if wanted is True or (wanted is None and small):
+        if trying:
             with progress("try", sum(1 for _ in changes(schedule, cost))) as done:
                 tried, refused = trials(schedule, cost, done)
             made = steps(schedule, cost)
@@ -135,7 +136,7 @@ def _whole(
     parts.append(path_text(activity, path, subject.report, free))
     if subject.measured is not None:
         parts.append(f"forwards {pace(subject.measured)}")
-    if before is not None and (tried or refused):
+    if before is not None and trying:
         parts += [trials_text(before, tried, refused), steps_text(made)]
     elif before is not None and wanted is None:
         parts.append(f"changes are tried of up to {MOST_OPERATIONS:,} operations; --try tries them here, too")

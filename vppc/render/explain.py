@@ -102,7 +102,9 @@ def path_text(activity: Activity, path: CriticalPath, report: Report | None, fre
 def trials_text(before: Outcome, trials: Sequence[Trial], refused: Sequence[str]) -> str:
     """The changes that help, each by itself, and those that do not."""
     found = trials_table(before, trials)
-    if found is None:
+    if not trials and not refused:
+        lines = ["there is nothing to try"]
+    elif found is None:
         lines = ["nothing of what was tried would help"]
     else:
         lines = ["what would help, each compiled and simulated by itself", found.text()]
