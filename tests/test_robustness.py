@@ -49,6 +49,30 @@ def plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     return file
 
 
+def test_a_schedule_of_nothing_is_read_by_every_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One rank that is asked nothing, which breaks no rule."""
+    pytest.importorskip("bokeh", reason="a report needs Bokeh")
+    alone = tmp_path / "alone.json"
+    assert run(capsys, "compile", "--pp", "1", "--chunks", "1", "-o", alone)[0] == 0
+    document = json.loads(alone.read_text())
+    del document["certificate"]
+    nothing = tmp_path / "nothing.json"
+    programs = [{**program, "instructions": []} for program in document["programs"]]
+    nothing.write_text(json.dumps({**document, "requests": [], "chunks": [], "programs": programs}))
+    for command in ("verify", "simulate", "show", "explain", "plot", "trace", "graph"):
+        assert run(capsys, command, nothing)[0] == 0
+    for arguments in (
+        ("explain", nothing, "--at", "0"),
+        ("explain", nothing, "--json"),
+        ("report", nothing, "-o", tmp_path / "x.html"),
+        ("diff", nothing, nothing),
+        ("diff", nothing, alone, "--json"),
+        ("convert", nothing, "--to", "asm"),
+        ("convert", nothing, "--to", "torch-csv"),
+    ):
+        assert run(capsys, *arguments)[0] == 0, arguments
+
+
 # Numbers that are none
 
 

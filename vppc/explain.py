@@ -125,9 +125,10 @@ def steps(schedule: Schedule, cost: CostModel) -> tuple[Step, ...]:
 
 
 def changes(schedule: Schedule, cost: CostModel) -> Iterator[tuple[Change, Callable[[], Schedule]]]:
-    """Everything that is tried of a schedule, and how to compile it; nothing, where its placement is not ours."""
+    """Everything that is tried of a schedule, and how to compile it; nothing, where its placement is not ours or there
+    are no chunks."""
     options = _options(schedule) or _options(replace(schedule, strategy="vpp-packed" if schedule.vp > 1 else "cpp"))
-    if options is None:
+    if options is None or not schedule.chunks:
         return
 
     def planned(options: Options, chunks: Sequence[Chunk] = schedule.chunks) -> Callable[[], Schedule]:

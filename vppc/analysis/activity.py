@@ -96,8 +96,8 @@ class Activity:
         )
 
     def at(self, rank: int, moment: float) -> Span:
-        """What a rank does from a moment on. The moment lies between ``start`` and ``end``, and the run takes time."""
-        spans = self.spans[rank]
+        """What a rank does from a moment on, which lies between ``start`` and ``end``."""
+        spans = self.spans[rank] or [Span(self.start, self.end, Doing.DONE, -1)]  # of a run that takes no time
         return spans[max(0, bisect_right(spans, moment, key=lambda span: span.start) - 1)]
 
     def during(self, rank: int, start: float, end: float) -> Iterator[Span]:

@@ -72,7 +72,7 @@ class _Milestones:
                     first_out = min(first_out, ends[index])
         entries.sort()
         ends_prompt = schedule.samples
-        following = [start for start, *_ in entries[1:]] + [inf]
+        following = [*(start for start, *_ in entries), inf][1:]
         drains = [(end, after) for (_, end, chunk), after in zip(entries, following, strict=True) if ends_prompt[chunk]]
         steady = entries[-1][1] if entries else activity.end
         return cls(drains, min(first_out, steady), steady)

@@ -371,7 +371,7 @@ def _made(schedule: Schedule) -> str:
         stages, channels = count(len(layers), "stage"), count(len(schedule.channels), "channel")
         return f"{stages} of {_range(layers, 'layer')}, {channels}"
     sizes = [chunk.tokens for chunk in schedule.chunks]
-    return f"{count(len(sizes), 'chunk')} of {_range(sizes, 'token')}"
+    return f"{count(len(sizes), 'chunk')} of {_range(sizes, 'token')}" if sizes else "no chunks"
 
 
 def _range(numbers: Sequence[int], noun: str) -> str:
