@@ -1,12 +1,14 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.plans import DEEPSEEK, paper
+from tests.plans import DEEPSEEK, paper, price
 from vppc.cli import main
 from vppc.ir.document import schedule_text
+from vppc.ir.schedule import Request
 
 V_OF_FIVE = """\
 vpp-async, 2 ranks x 2 stages, 1 request, 5 chunks, 61 instructions
@@ -92,6 +94,15 @@ def test_many_requests_are_summarised(tmp_path: Path, capsys: pytest.CaptureFixt
         "-----------  ----  ----  ----  ----  -------\n"
         "10 requests  22 s  20 s  36 s  40 s     40 s"
     )
+
+
+def test_of_a_cancelled_prompt_only_what_is_computed_is_work() -> None:
+    """Three tokens at 1, 2 and 3 s in each of four layers are 24 s of work, whatever the prompt was to be."""
+    whole = paper("vpp", 3)
+    (request,) = whole.requests
+    cut = replace(whole, requests=(replace(request, prompt_tokens=1000), Request("unseen", 1000)))
+    assert (price(whole).ideal, price(cut).ideal) == (12.0, 12.0)
+    assert price(cut).efficiency == price(whole).efficiency < 1.0
 
 
 def test_other_costs(plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from vppc.analysis.bounds import LowerBound, lower_bound
 from vppc.analysis.breakdown import RankBreakdown, breakdown, first_tokens, makespan
 from vppc.analysis.timing import Timing, simulate
 from vppc.costs.model import CostModel, OpCosts, ideal_seconds
-from vppc.ir.schedule import Schedule
+from vppc.ir.schedule import Request, Schedule
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """Makespan, efficiency, bound, TTFT of each request and the breakdown of each rank; times in seconds.
 
-    ``ideal`` is the work of the unchunked prompts without per-chunk costs, over pp. A request that an open
-    stream has not sampled yet has no ``ttft``.
+    ``ideal`` is the work of the unchunked prompts without per-chunk costs, over pp; of a request that was cancelled, or
+    that an open stream has not finished, of what there is of it. One that is not sampled has no ``ttft``.
     """
 
     makespan: float
@@ -53,11 +54,22 @@ def report(schedule: Schedule, cost: CostModel, costs: OpCosts, timing: Timing) 
     """Judge a simulated or measured run of a schedule; ``costs`` are ``cost`` for its operations."""
     return Report(
         makespan=makespan(schedule, timing),
-        ideal=ideal_seconds(cost, schedule.requests, schedule.pp),
+        ideal=ideal_seconds(cost, _computed(schedule), schedule.pp),
         bound=lower_bound(schedule, costs),
         ttft=first_tokens(schedule, timing),
         ranks=breakdown(schedule, timing, costs),
     )
+
+
+def _computed(schedule: Schedule) -> Iterator[Request]:
+    """The prompts as far as there are chunks of them: those of cancelled requests, and of an open stream, may end
+    before they are whole."""
+    ends: dict[int, int] = {}
+    for chunk in schedule.chunks:
+        ends.update((part.request, part.end) for part in chunk.parts if not part.decode)
+    for index, request in enumerate(schedule.requests):
+        if end := ends.get(index):
+            yield request if end == request.prompt_tokens else replace(request, prompt_tokens=end)
 
 
 def predict(schedule: Schedule, cost: CostModel) -> Report:
