@@ -105,6 +105,6 @@ def passes() -> Iterator[tuple[str, str]]:
     names = (("before: async_reorder", "async_reorder"), ("after: request_packing", "request_packing"))
     yield "pass-request-packing.svg", drawn(lowered(name, two[step], 0.5) for name, step in names)
     three = after_passes("vpp-async", (3,), 0.5)
-    inserted = replace(three["insert_transfers"])
+    inserted = three["insert_transfers"]
     after = Run("after: SEND, RECV, WAIT", inserted, simulate(inserted, OpCosts.of(inserted, cost_of(0.5))))
     yield "pass-insert-transfers.svg", drawn([bare("before: an order", three["async_reorder"], 0.5), after])
