@@ -7,7 +7,7 @@ from vppc.compare import gain as gain_at
 from vppc.render.tables import table
 
 COMMUNICATION = (0.0, 0.4, 1.0)
-"""Parts of the exposed communication of Table 1. 0.4 makes 96 chunks of ``wait``, where the paper has 97: it was chosen so, and proves nothing."""
+"""Parts of the exposed communication of Table 1. 0.4 makes 96 chunks of ``wait``, where the paper has 97: chosen so."""
 
 
 def sensitivity() -> str:
