@@ -136,11 +136,24 @@ def test_of_tp_ranks_the_first_gives_the_times(tmp_path: Path) -> None:
     assert measure(journal, cost).report.makespan == pytest.approx(predict(schedule, cost).makespan)
 
 
-def test_a_folder_is_a_journal_when_both_kinds_of_files_are_there(tmp_path: Path) -> None:
+def test_a_folder_with_a_schedule_is_a_journal(tmp_path: Path) -> None:
     folder = simulated(tmp_path, paper("cpp", 2))
     assert is_journal(folder)
     (folder / "schedule.json").rename(folder / "plan.json")
     assert not is_journal(folder)
+
+
+@pytest.mark.parametrize("command", ["profile", "explain", "plot", "trace", "report", "calibrate"])
+def test_a_journal_that_no_process_wrote_is_refused_as_one(tmp_path: Path, command: str) -> None:
+    """As it is left where all ranks were killed."""
+    if command == "report":
+        pytest.importorskip("bokeh", reason="a report needs Bokeh")
+    folder = simulated(tmp_path, paper("cpp", 2))
+    for file in folder.glob("*.jsonl"):
+        file.unlink()
+    refused = CliRunner().invoke(vppc, [command, str(folder)]).exception
+    assert isinstance(refused, CheckFailed)
+    assert str(refused).startswith(f"{folder}: J1 journal: has no file of rank 0, tp rank 0\n")
 
 
 # What is refused
