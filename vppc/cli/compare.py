@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from vppc import __version__
-from vppc.cli.machine import DEFAULT_DEVICE, LAYER_SPLIT, NETWORK, note_context, note_nodes, note_pricing
+from vppc.cli.machine import DEFAULT_DEVICE, EP, LAYER_SPLIT, NETWORK, TP, note_context, note_nodes, note_pricing
 from vppc.cli.needs import check_beside, check_needs, model_needs, picture_needs, strategy_needs
 from vppc.cli.number import COUNT, Number
 from vppc.cli.output import JSON, PICTURES, Output, wants_json
@@ -33,7 +33,6 @@ from vppc.passes.strategies import MEASURED_TIMES, STRATEGIES, Options, layout_o
 from vppc.render.comparison import comparison_text
 from vppc.render.comparison_plot import comparison_plot
 
-WAYS = click.IntRange(1, 65536)
 LENGTHS = (65536, 131072, 262144, 524288)
 ALONE = ("cpp", "dcpp", "vpp", "vpp-async")
 QUEUED = ("cpp", "dcpp", "vpp-async", "vpp-packed")
@@ -51,8 +50,8 @@ def _lengths(context: click.Context, option: click.Parameter, texts: tuple[str, 
 @click.option("--cost", "cost_files", metavar="FILE", multiple=True, help="Cost file; repeat for more.")
 @click.option("--model", "models", metavar="NAME|FILE", multiple=True, help="Model, priced by roofline; repeatable.")
 @click.option("--device", help=f"With --model: the device [default: {DEFAULT_DEVICE}].")
-@click.option("--tp", type=WAYS, default=1, show_default=True, help="With --model: devices a rank (tensor parallel).")
-@click.option("--ep", type=WAYS, default=1, show_default=True, help="With --model: devices that share the experts.")
+@TP
+@EP
 @click.option("--weight-dtype", help="With --model: dtype of the weights [default: the model's].")
 @NETWORK
 @click.option(

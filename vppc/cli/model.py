@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 import click
 
-from vppc.cli.machine import NETWORK, note_pricing
+from vppc.cli.machine import EP, NETWORK, TP, note_pricing
 from vppc.cli.needs import check_beside, check_needs
 from vppc.cli.output import JSON, Output
 from vppc.costs.devices import DEVICES, find_device
@@ -25,13 +25,12 @@ from vppc.render.tables import count, seconds, table
 _LEGEND = (
     "seconds of one layer and chunk: fixed, and for each of the chunk's tokens, its pairs, and its prefix's tokens"
 )
-WAYS = click.IntRange(1, 65536)
 
 
 @click.command(name="model", epilog=f"Presets: {', '.join(preset_names())}. Devices: {', '.join(DEVICES)}.")
 @click.argument("model", metavar="NAME|CONFIG")
-@click.option("--tp", type=WAYS, default=1, show_default=True, help="Devices of a pipeline rank (tensor parallelism).")
-@click.option("--ep", type=WAYS, default=1, show_default=True, help="Devices that share the experts.")
+@TP
+@EP
 @click.option("--weight-dtype", type=click.Choice(list(WEIGHT_BYTES)), help="[default: the config's]")
 @click.option("--device", metavar="NAME", help="Price the model on this device, by roofline.")
 @click.option(

@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 import click
 
-from vppc.cli.machine import LAYER_SPLIT, NETWORK, Machine, note_context, note_nodes
+from vppc.cli.machine import EP, LAYER_SPLIT, NETWORK, TP, Machine, note_context, note_nodes
 from vppc.cli.needs import check_beside, check_needs, model_needs, picture_needs, queue_needs, strategy_needs
 from vppc.cli.number import COUNT, Number
 from vppc.cli.output import JSON, PICTURES, Output, wants_json
@@ -29,7 +29,6 @@ from vppc.serving.policy import POLICIES
 from vppc.serving.simulate import Setting
 from vppc.serving.workloads import SUITES, Workload, suite
 
-WAYS = click.IntRange(1, 65536)
 SECONDS = Number(min=0.0, max=1e9)
 
 
@@ -47,8 +46,8 @@ SECONDS = Number(min=0.0, max=1e9)
 @click.option("--cost", "cost_file", metavar="FILE", help="Cost file: seconds of a layer and of a transfer.")
 @click.option("--model", metavar="NAME|FILE", help="Model, priced by roofline if no --cost.")
 @click.option("--device", help="With --model: the device [default: 910c].")
-@click.option("--tp", type=WAYS, default=1, show_default=True, help="With --model: devices a rank (tensor parallel).")
-@click.option("--ep", type=WAYS, default=1, show_default=True, help="With --model: devices that share the experts.")
+@TP
+@EP
 @click.option("--weight-dtype", help="With --model: dtype of the weights [default: the model's].")
 @NETWORK
 @click.option("--launch", type=SECONDS, help="Seconds that a forward takes to launch, in place of the costs'.")
