@@ -366,7 +366,14 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 @click.command()
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("out/ascend"), show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("out/ascend"),
+    show_default=True,
+    help="A folder that is new or empty.",
+)
 @click.option("--device", type=click.Choice(("npu", "cuda", "cpu")), default="npu", show_default=True)
 @click.option("--pp", type=click.IntRange(2, 64), default=2, show_default=True, help="Pipeline ranks.")
 @click.option(
