@@ -70,6 +70,49 @@ def test_costs_and_requests_come_from_the_journal(tmp_path: Path) -> None:
     assert all(entry["outcomes"][0]["requests"] == requests for entry in report["entries"])
 
 
+def test_what_is_printed(tmp_path: Path) -> None:
+    """Two prompts in two batches of half a second and a decode of a quarter; the second rank had begun none."""
+    batches = [
+        {"start": 1.0, "end": 1.5, "parts": [["a", 0, 128, 300], ["b", 0, 100, 100]]},
+        {"start": 2.0, "end": 2.5, "parts": [["a", 128, 172, 300]]},
+        {"start": 2.75, "end": 3.0, "parts": [["a", 300, 1, 300]]},
+    ]
+    write(tmp_path / "rank-0.jsonl", header(0, 2, (0, 4)), *batches)
+    write(tmp_path / "rank-1.jsonl", header(1, 2, (4, 8)), batches[0] | {"parts": [["unknown to rank 0", 0, 1, 1]]})
+    shown = CliRunner().invoke(command, [str(tmp_path), "--strategy", "cpp"])
+    assert shown.exit_code == 0, shown.output
+    head, observed, costs, fit, *simulated, note = shown.output.split("\n\n")
+    assert head == "m as vLLM ran it: 2 requests, 2 ranks, batches of at most 512 tokens"
+    assert observed.splitlines() == [
+        "rank  layers  batches  decodes only  prompt tokens  computing  of the time",
+        "----  ------  -------  ------------  -------------  ---------  -----------",
+        "0       0..4        3             1            400    1.250 s        62.5%",
+        "1       4..8        0             0              0        0 s            -",
+    ]
+    assert costs == "m: costs for 8 layers"
+    assert "too few measurements to tell its error" in fit
+    assert simulated[0] == "m: 2 requests, at once, 400 tokens to compute; m, 2 ranks"
+    assert note.startswith(
+        "Prefill only, on the simulator's clock with these costs: decodes, transfers and vLLM's own "
+    )
+
+
+def test_a_batch_that_took_no_time_says_nothing_of_costs(tmp_path: Path) -> None:
+    instant = {"start": 0.5, "end": 0.5, "parts": [["a", 0, 5, 5]]}
+    write(tmp_path / "rank-0.jsonl", header(), instant, batch(1.0, [["b", 0, 64, 64]], 8))
+    assert [forward.tokens for forward in read_shadow(str(tmp_path)).measurements().forwards] == [64]
+
+
+def test_nobody_can_serve_what_vllm_served(tmp_path: Path) -> None:
+    write(tmp_path / "rank-0.jsonl", header(), batch(0.0, [["a", 0, 5, 5]], 8))
+    refused = CliRunner().invoke(command, [str(tmp_path), "--pp", "9"])
+    assert isinstance(refused.exception, InputError)
+    assert str(refused.exception) == (
+        "all trials are refused, the first because: 9 stages cannot share 8 layers: each needs at least one\n"
+        "  hint: use fewer ranks or fewer stages a rank (vp)"
+    )
+
+
 def test_what_was_found_cached_and_a_line_that_is_cut(tmp_path: Path) -> None:
     write(tmp_path / "rank-0.jsonl", header(), batch(5.0, [["a", 128, 100, 300], ["b", 0, 9, 9]], 8))
     with (tmp_path / "rank-0.jsonl").open("a") as file:
@@ -83,13 +126,14 @@ def test_what_was_found_cached_and_a_line_that_is_cut(tmp_path: Path) -> None:
     ("lines", "message"),
     [
         ([], "rank-0.jsonl: has no header"),
-        ([header()], "rank-0.jsonl: has no batches"),
+        ([header()], "rank-0.jsonl: has no batches of prompts"),
+        ([header(), batch(1.0, [["a", 5, 1, 5]], 8)], "rank-0.jsonl: has no batches of prompts"),
         ([{**header(), "version": 2}], "version 2 is newer than this program"),
         ([header(), {"start": 1.0, "end": 2.0}], 'line 2: the key "parts" is missing'),
         ([header(), {"start": 2.0, "end": 1.0, "parts": [["a", 0, 1, 1]]}], "line 2: ends before it starts"),
         ([header(pp=2), batch(0.0, [["a", 0, 1, 1]], 8)], "rank-1.jsonl: "),
     ],
-    ids=["empty", "no batches", "newer", "no parts", "backwards", "a rank is missing"],
+    ids=["empty", "no batches", "decodes only", "newer", "no parts", "backwards", "a rank is missing"],
 )
 def test_what_is_no_journal(lines: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
     write(tmp_path / "rank-0.jsonl", *lines)

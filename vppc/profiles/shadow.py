@@ -102,14 +102,14 @@ class Shadow:
     requests: tuple[Request, ...]
 
     def measurements(self) -> Measurements:
-        """Every batch with a prompt in it, on every rank, as a forward of that rank's layers."""
+        """Every batch with a prompt in it that took any time, on every rank, as a forward of that rank's layers."""
         layers = Layers.alike(self.model_layers)
         return Measurements(layers, tuple(self._forwards(layers)), name=self.model)
 
     def _forwards(self, layers: Layers) -> Iterator[Forward]:
         for index, rank in enumerate(self.ranks):
             for batch in rank.batches:
-                if not batch.decodes:
+                if not batch.decodes and batch.end > batch.start:
                     parts = [(part.tokens, part.start) for part in batch.parts]
                     held = layers.between(*rank.layers)
                     seconds = batch.end - batch.start
@@ -127,8 +127,8 @@ def read_shadow(folder: str) -> Shadow:
         for request, start, _, prompt in line["parts"]:
             known = seen.setdefault(request, [prompt, start, line["start"]])
             known[1] = min(known[1], start)
-    if not seen:
-        raise InputError("has no batches", file=str(first), remedy="send vLLM some requests")
+    if all(start >= prompt for line in lines for _, start, _, prompt in line["parts"]):
+        raise InputError("has no batches of prompts", file=str(first), remedy="send vLLM some requests")
     origin = min(arrival for _, _, arrival in seen.values())
     requests = tuple(
         Request(name, int(prompt), min(int(cached), int(prompt) - 1), arrival - origin)
