@@ -20,7 +20,7 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 
 NOT_RUN: Mapping[str, str] = {
     r"^(\.venv/bin/)?(python -m )?(pip|venv)\b|^git clone|^source |^\. \.venv|scripts/(?!test|demo)": "it installs",
-    r"scripts/(test|demo)|-m pytest": "it runs all tests, or the demo",
+    r"scripts/(test|demo)|-m pytest|coverage (combine|report)": "it runs all tests, or the demo, or is about that",
     r"--device (npu|cuda)|here\.json|examples\.ascend|^ais_bench": "it needs NPUs or GPUs, or costs measured there",
     r"^docker|torch_npu": "it needs NPUs",
     r"--nnodes|--attach HOST|-m runtime plan\.json --tp 8": "it needs several nodes",

@@ -569,7 +569,7 @@ class Deadly:
     """What no process survives to be handed."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return os._exit, (9,)
+        return signal.raise_signal, (signal.SIGKILL,)
 
 
 def test_a_killed_process_is_no_traceback() -> None:
