@@ -30,10 +30,15 @@ from vppc.explain import changes, outcome, steps, trials, with_free_transfers
 from vppc.ir.document import schedule_text
 from vppc.ir.instruction import FORWARD, SEND, WAIT
 from vppc.ir.rules import check
-from vppc.ir.schedule import Schedule
+from vppc.ir.schedule import Channel, Order, Schedule
+from vppc.lowering import lower
 from vppc.passes.strategies import STRATEGIES
-from vppc.render.explain import bubbles_text, instruction_text, moment_text, path_text, waits_text
+from vppc.render.explain import bubbles_text, instruction_text, moment_text, path_text, steps_text, waits_text
 
+NOT_THE_PASSES = (
+    "passes: these programs are not what the strategy's passes make of these chunks and stages by default; they were "
+    "tuned, edited, or compiled with limits\n"
+)
 GOLDEN = Path(__file__).parent / "golden"
 RANDOMS = st.randoms(use_true_random=False)
 
@@ -281,6 +286,7 @@ def test_steps_are_the_passes_of_the_compiler(strategy: str) -> None:
 def test_of_programs_that_the_passes_would_not_make_nothing_is_said_of_passes() -> None:
     schedule = deepseek("vpp-async", (40000,), 8192, max_in_flight=1)
     assert steps(schedule, cost_of(schedule)) == ()
+    assert steps_text(()) + "\n" == NOT_THE_PASSES
     foreign = replace(schedule, strategy="mine")
     assert steps(foreign, cost_of(schedule)) == ()
     assert list(changes(foreign, cost_of(schedule)))  # they are compiled around its chunks and stages all the same
@@ -329,6 +335,16 @@ def test_a_moment_follows_waits_from_rank_to_rank(tmp_path: Path) -> None:
     assert "rank 0 has no work left" in explain(file, "--at", "12.5")
 
 
+def test_a_request_that_has_not_come_is_waited_for_by_name(tmp_path: Path) -> None:
+    schedule = paper("cpp", (2, 2))
+    late = replace(schedule, requests=(schedule.requests[0], replace(schedule.requests[1], arrival=30.0)))
+    assert explain(saved(tmp_path, replace(late, certificate=None)), "--at", "20").splitlines()[1:] == [
+        "rank 0 waits for r1 to arrive until 30 s (request, in the steady state)",
+        "rank 1 waits for the input of C2 s1 from rank 0, which waits for r1 to arrive until 30 s (request, in the "
+        "steady state)",
+    ]
+
+
 def test_an_instruction_says_what_it_waited_for(tmp_path: Path) -> None:
     schedule = paper("cpp", 2, 2, transfer=0.5)
     file = saved(tmp_path, schedule)
@@ -343,6 +359,14 @@ def test_an_instruction_says_what_it_waited_for(tmp_path: Path) -> None:
     assert "under way from 2 s to 2.500 s" in explain(file, "--instruction", "0:1")
 
 
+def test_of_very_many_reasons_to_wait_the_first_are_told(tmp_path: Path) -> None:
+    """One chunk out and back over eight ranks: the first waits for 14 stages on the others, one after another."""
+    file = saved(tmp_path, paper("vpp-async", 1, 8))
+    told = explain(file, "--instruction", "0:3").splitlines()
+    assert told[3] == "  1 s (drain): waits for the input of C0 s15 from rank 1, which runs C0 s1 until 2 s"
+    assert told[-2:] == ["  and 2 reasons more", "it is not on the critical path"]
+
+
 def test_a_journal_is_explained_without_trials(tmp_path: Path) -> None:
     schedule = paper("vpp-async", 4)
     timing = simulate(schedule, OpCosts.of(schedule, cost_of(schedule)))
@@ -350,6 +374,8 @@ def test_a_journal_is_explained_without_trials(tmp_path: Path) -> None:
     text = explain(str(folder))
     assert "longest waits" in text
     assert "would help" not in text
+    with pytest.raises(InputError, match="changes are tried of a schedule, not of a run"):
+        vppc.main(["explain", str(folder), "--try"], standalone_mode=False)
 
 
 def test_where_nothing_can_be_changed_that_is_said(tmp_path: Path) -> None:
@@ -359,6 +385,44 @@ def test_where_nothing_can_be_changed_that_is_said(tmp_path: Path) -> None:
         text = explain(file, *options)
         assert "there is nothing to try\n\nwhat each pass did" in text
     assert "nothing to try" not in explain(file, "--no-try")
+
+
+def test_a_placement_that_is_none_of_ours_is_not_changed(tmp_path: Path) -> None:
+    """A straight pipeline from rank 1 to rank 0."""
+    schedule = paper("cpp", 2, 2)
+    first, second = schedule.stages
+    turned = replace(
+        schedule,
+        stages=(replace(first, rank=1), replace(second, rank=0)),
+        channels=(Channel(0, 1, 0),),
+        programs=(),
+        certificate=None,
+        order=Order(((1, 3), (0, 2))),
+    )
+    assert explain(saved(tmp_path, lower(turned))).endswith(f"\n\nthere is nothing to try\n\n{NOT_THE_PASSES}")
+
+
+def test_what_cannot_be_changed_is_named(tmp_path: Path) -> None:
+    """Four stages need four layers; and no strategy of the name cpp has two stages a rank."""
+    thin = made("cpp", (2,), 2, paper_cost(3, 1.0, 0.0), chunk_size=1)
+    assert "\nnot possible here: folding\n\nwhat each pass did\n" in explain(saved(tmp_path, thin))
+    misnamed = replace(paper("vpp-async", 4), strategy="cpp")
+    told = "\nnot possible here: less in flight, more in flight, layer split\n\n"
+    assert explain(saved(tmp_path, misnamed)).endswith(told + NOT_THE_PASSES)
+
+
+@pytest.mark.parametrize(("pp", "moves"), [(33, 64), (34, 0)])
+def test_layers_are_not_moved_between_very_many_stages(pp: int, moves: int) -> None:
+    schedule = paper("cpp", 1, pp)
+    splits = [change.how for change, _ in changes(schedule, cost_of(schedule)) if change.kind == "layer split"]
+    assert len(splits) == moves + 1
+    assert splits[0] == "--layer-split balanced"
+
+
+def test_of_very_many_operations_changes_are_tried_only_when_asked_for(tmp_path: Path) -> None:
+    file = saved(tmp_path, made("cpp", (10_001,), 1, paper_cost(1, 1.0, 0.0), chunk_size=1))
+    text = explain(file)
+    assert text.endswith("\n\nchanges are tried of up to 10,000 operations; --try tries them here, too\n")
 
 
 def test_a_schedule_that_is_called_journal_is_none(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def trials_table(before: Outcome, trials: Sequence[Trial]) -> Table | None:
 
 
 def steps_text(steps: Sequence[Step]) -> str:
-    """What each pass did; empty where that is not known."""
+    """What each pass did, or that the programs are not what passes make."""
     if not steps:
         return (
             "passes: these programs are not what the strategy's passes make of these chunks and stages by default; "
@@ -341,19 +341,15 @@ def _idle_since(activity: Activity, rank: int, index: int) -> float:
 
 def _meeting(activity: Activity, rank: int, index: int) -> str:
     schedule = activity.schedule
-    op = schedule.programs[rank].row(index)[0]
-    for channel, each in zip(schedule.channels, activity.timing.transfers, strict=True):
-        mine, posts = (each.sends, channel.src) if op == SEND else (each.recvs, channel.dst)
-        if posts == rank and index in mine:
-            number = mine.index(index)
-            if number >= len(each.starts):
-                break
-            sent, received = each.send_posted[number], each.recv_posted[number]
-            return (
-                f"sent at {_moment(activity, sent)}, received for at {_moment(activity, received)}, under way from "
-                f"{_moment(activity, each.starts[number])} to {_moment(activity, each.ends[number])}"
-            )
-    return "no transfer has met it"
+    op, *_, channel = schedule.programs[rank].row(index)
+    place = next(place for place, each in enumerate(schedule.channels) if each.id == channel)
+    each = activity.timing.transfers[place]
+    number = (each.sends if op == SEND else each.recvs).index(index)
+    return (
+        f"sent at {_moment(activity, each.send_posted[number])}, received for at "
+        f"{_moment(activity, each.recv_posted[number])}, under way from "
+        f"{_moment(activity, each.starts[number])} to {_moment(activity, each.ends[number])}"
+    )
 
 
 def _made(schedule: Schedule) -> str:
