@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -17,7 +18,7 @@ from vppc.cli import vppc
 from vppc.compiler import compile_schedule
 from vppc.costs.devices import GIB, find_device
 from vppc.costs.document import read_cost
-from vppc.costs.model import CostModel, LayerCost, Linear, ideal_seconds
+from vppc.costs.model import CostModel, LayerCost, Linear, OpCosts, ideal_seconds
 from vppc.costs.roofline import roofline_cost
 from vppc.errors import CheckFailed, InputError
 from vppc.ir.document import parse_schedule, schedule_text
@@ -31,6 +32,7 @@ from vppc.passes.strategies import Options
 from vppc.render.tuning import tuning_text
 from vppc.tuning.beside import beside
 from vppc.tuning.engines import Setting, engine_settings
+from vppc.tuning.exact import best_order
 from vppc.tuning.prices import Prices
 from vppc.tuning.robust import World
 from vppc.tuning.room import Room
@@ -259,6 +261,34 @@ def test_too_little_memory_is_refused_with_what_would_fit(model: ModelSpec) -> N
     assert "ranks (--pp)" in finding.remedy
 
 
+def test_a_plan_that_turns_out_not_to_fit_is_refused_with_what_would(model: ModelSpec) -> None:
+    """Two buffers do fit, but prompts of several chunks need more; and on 61 ranks no more ranks can help."""
+    prompts = tuple(Request(f"r{index}", 8192) for index in range(3))
+    tight = replace(on_devices(model, 29.56), pp=3, requests=prompts, limits=Limits(4096, 4096))
+    with pytest.raises(CheckFailed) as refused:
+        tune(tight)
+    [finding] = refused.value.findings
+    assert finding.problem == "no chunks and layers were found with which 3 ranks fit into 29.56 GiB a device"
+    assert finding.remedy == (
+        "fewer chunks in flight (--max-in-flight), or shorter ones (--max-chunk); or 4 ranks (--pp)"
+    )
+    assert len(tune(replace(tight, limits=Limits(2048)))) == 1
+    none = replace(tight, memory=on_devices(model, 0.5).memory, pp=61, placement="straight")
+    with pytest.raises(CheckFailed, match=r"a plan with two buffers and chunks of 4096 tokens needs 3\.81 GiB \(--mem"):
+        tune(none)
+
+
+def test_placements_that_so_few_buffers_do_not_run_are_left_out() -> None:
+    cost = CostModel((LayerCost(8, 1e-4, 1e-6),), transfer=Linear(1e-4, 1e-8))
+    prompts = (Request("a", 1000), Request("b", 1000))
+    task = Task(requests=prompts, cost=cost, model=Model("m", 8), pp=2, effort=0.1, max_buffers=2)
+    results = tune(task)
+    assert {"straight", "v"} <= {tuned.placement for tuned in results} < {"straight", "v", "zigzag", "loop"}
+    assert all(program.buffers <= 2 for tuned in results for program in tuned.schedule.programs)
+    with pytest.raises(InputError, match="no way found to run this order with 2 buffers a rank without a deadlock"):
+        tune(replace(task, placement="zigzag"))
+
+
 @pytest.mark.parametrize(("placement", "vp", "least"), [("v", 2, 0.6895), ("loop", 6, 0.813)])
 def test_quick_searches_find_good_basins(cost: CostModel, placement: str, vp: int, least: float) -> None:
     """From even layers, behind at first and ahead once layers were moved; from stages that are thin at both ends."""
@@ -347,6 +377,34 @@ def test_the_solver_s_bound_is_kept(cost: CostModel) -> None:
     assert tuned.exact <= tuned.report.makespan * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(("vp", "buffers"), [(4, None), (6, 3)])
+def test_a_solver_s_order_is_taken_where_it_is_better_with_the_buffers_that_there_are(
+    cost: CostModel, vp: int, buffers: int | None
+) -> None:
+    pytest.importorskip("ortools", reason="the extra exact is not installed")
+    prompts = tuple(Request(f"r{index}", 6666 + 64 * index) for index in range(3))
+    quick = Task(requests=prompts, cost=cost, model=MODEL, pp=2, placement="zigzag", effort=0.1, max_buffers=buffers)
+    [tuned] = tune(replace(quick, vp=vp))
+    better = proven(quick, tuned, 20.0)
+    assert better.exact is not None
+    if buffers is None:
+        assert better.report.makespan < 0.9995 * tuned.report.makespan
+        assert better.report.makespan == pytest.approx(better.exact, rel=1e-4)
+    else:
+        assert better == replace(tuned, exact=better.exact)
+
+
+def test_the_solver_may_find_nothing_or_not_be_there(long_prompt: Tuned) -> None:
+    schedule, costs = long_prompt.schedule, OpCosts.of(long_prompt.schedule, read_cost(COST_FILE))
+    with pytest.MonkeyPatch.context() as without:
+        without.setitem(sys.modules, "ortools.sat.python", None)
+        with pytest.raises(InputError, match=r"needs OR-Tools, which is not installed\n.*pip install 'vppc\[exact\]'"):
+            best_order(schedule, costs, 1.0)
+    pytest.importorskip("ortools", reason="the extra exact is not installed")
+    with pytest.raises(InputError, match=r"--exact: no order was found in 1e-09 s\n  hint: allow more seconds"):
+        best_order(schedule, costs, long_prompt.report.makespan, 1e-9)
+
+
 def test_all_costs_together_are_compiled(cost: CostModel) -> None:
     busy = replace(cost, launch=0.01, interference=0.2, embed=Linear(0.01, 1e-7), head=Linear(0.02, 0.0))
     [tuned] = tune(Task(requests=(Request("r", 30000),), cost=busy, model=MODEL, pp=2, placement="v", effort=0.3))
@@ -364,6 +422,15 @@ def test_it_says_when_not_to_pipeline(cost: CostModel) -> None:
     assert sentences[0].startswith("Do not use pipeline parallelism for this: one rank alone")
 
 
+def test_a_second_best_straight_placement_is_named() -> None:
+    cost = CostModel((LayerCost(4, 1e-3, 1e-6),), transfer=Linear(2e-4, 1e-8))
+    task = Task(requests=(Request("r", 1000),), cost=cost, model=Model("m", 4), pp=2, effort=0.1)
+    assert [*advice(task, tune(task))][-1] == (
+        "One stage a rank (straight) is within 1% of the best here: more stages a rank are not worth their transfers "
+        "and buffers."
+    )
+
+
 def test_placements_that_do_not_fit_are_left_out(cost: CostModel) -> None:
     task = Task(requests=(Request("r", 1),), cost=cost, model=MODEL, pp=20)
     assert placements(task) == [("straight", 1), ("v", 2), ("zigzag", 3), ("loop", 2), ("loop", 3)]
@@ -374,6 +441,8 @@ def test_placements_that_do_not_fit_are_left_out(cost: CostModel) -> None:
         placements(replace(task, pp=62))
     with pytest.raises(InputError, match="layer ranges are of one placement"):
         replace(task, ranges=((0, 61),))
+    with pytest.raises(InputError, match="there is nothing to prefill"):
+        replace(task, requests=())
 
 
 def run(*arguments: str) -> Result:
@@ -415,6 +484,19 @@ def test_costs_of_nothing_leave_nothing_to_tune(tmp_path: Path, layers: dict[str
     else:
         assert isinstance(shown.exception, InputError)
         assert shown.exception.problem == "by these costs no chunk takes any time, so there is nothing to tune"
+
+
+def test_strategies_that_are_refused_are_named_beside_the_plan(tmp_path: Path) -> None:
+    """Four layers fill three ranks once, not twice."""
+    document = {"format": "vppc.cost", "version": 1, "layers": [{"count": 4, "per_token": 1e-5}]}
+    (tmp_path / "cost.json").write_text(json.dumps(document))
+    quick = ("--pp", "3", "--tokens", "300", "--cost", str(tmp_path / "cost.json"), "--effort", "0.1")
+    refusal = (
+        "6 stages cannot share 4 layers: each needs at least one\n  hint: use fewer ranks or fewer stages a rank (vp)"
+    )
+    assert f"\nvpp-async is refused: {refusal}\n" in run(*quick).output
+    told = json.loads(run(*quick, "--json").output)
+    assert {"strategy": "vpp-async", "refused": refusal} in told["beside"]
 
 
 def test_the_command_keeps_to_a_memory_and_writes_what_ranks_take(tmp_path: Path) -> None:

@@ -60,10 +60,6 @@ class Growth:
         slope = self.per_token + self.per_pair * (x + 0.5)
         return slope + self.sparse * min(x + 0.5, self.topk) if self.sparse else slope
 
-    def seconds(self, start: float, end: float) -> float:
-        """One part's seconds in the layer."""
-        return self.fixed + self.upto(end) - self.upto(start) + self.per_prefix_token * start
-
 
 @dataclass(frozen=True, slots=True)
 class Prices:

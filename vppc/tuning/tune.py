@@ -7,6 +7,7 @@ reported is the simulated run of programs, not of the search's model of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from typing import Any
@@ -214,8 +215,9 @@ def tune(task: Task, done: Callable[[str], object] = lambda best: None) -> tuple
     ``done`` is called after each of :func:`steps`, with the best so far in words; from the first, short search on.
 
     Of a placement with several vp, the two that a short search likes best are searched in full; more quickly where it
-    likes another placement much better. With ``task.memory`` placements that do not fit are left out, and their steps.
-    Raises CheckFailed when none fits.
+    likes another placement much better. With ``task.memory`` placements that do not fit are left out, and their steps;
+    so are those that cannot be run with ``task.max_buffers``. Raises CheckFailed when none fits, and InputError when
+    none can be run.
     """
     prices = Prices.of(task.cost)
     contest: dict[str, list[Search]] = {}
@@ -224,16 +226,20 @@ def tune(task: Task, done: Callable[[str], object] = lambda best: None) -> tuple
             search.promise()  # the short search, which it remembers
             contest.setdefault(placement, []).append(search)
         done(_so_far(search.promise() for searches in contest.values() for search in searches))
-    results = []
+    results: list[Tuned] = []
+    refused: list[InputError] = []
     for chosen in _chosen(contest.values()):
         found: list[Tuned] = []
         for search, quick in chosen:
-            found += _fitting(task, prices, search, quick)
+            try:
+                found += _fitting(task, prices, search, quick)
+            except InputError as error:  # no way to run this order with so few buffers
+                refused.append(error)
         if found:
             results.append(min(found, key=lambda tuned: tuned.value))
         done(_so_far(tuned.value for tuned in results))
     if not results:
-        raise CheckFailed((_too_little(task),))
+        raise refused[0] if refused else CheckFailed((_too_little(task),))
     return tuple(sorted(results, key=lambda tuned: tuned.value))
 
 
@@ -395,11 +401,16 @@ def finished(task: Task, prices: Prices, found: Found) -> Tuned:
 
 
 def proven(task: Task, tuned: Tuned, seconds: float) -> Tuned:
-    """The schedule with the best order of its chunks that a solver finds in so many seconds, and the solver's bound."""
+    """The schedule with the best order of its chunks that a solver finds in so many seconds, and the solver's bound.
+
+    The solver knows of no buffers and of no goal but the makespan: where its order is no better with them, that of
+    the search stays.
+    """
     exact = best_order(tuned.schedule, OpCosts.of(tuned.schedule, task.cost), tuned.report.makespan, seconds)
     if exact.makespan < tuned.report.makespan * (1.0 - 1e-9):
         better = replace(tuned.found, point=replace(tuned.found.point, order=exact.order))
-        tuned = finished(task, Prices.of(task.cost), better)
+        with suppress(InputError):  # no way to run this order with so few buffers
+            tuned = min(tuned, finished(task, Prices.of(task.cost), better), key=lambda each: each.value)
     return replace(tuned, exact=exact.bound)
 
 
