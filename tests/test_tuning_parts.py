@@ -186,6 +186,13 @@ def test_leaps_keep_tokens_and_layers(random: Random) -> None:
                 assert sum(layers[stage] for stage in stages) == sum(counts[stage] for stage in stages)
 
 
+def test_no_stage_leaps_to_no_layer() -> None:
+    cutting = Workload.of([Request("r", 4000)], Limits(4096, 64, 64)).cut(1000)
+    case = Case(Prices.of(DENSE), cutting, "v", 6, 2, 0.0)
+    single = case.start([1000] * 4, [1] * 12, [Admit(3)])
+    assert [leap(case, single, Random(0)) for leap in (shift_layers, swap_layers)] == [None, None]
+
+
 @given(random=RANDOMS)
 @settings(max_examples=5, deadline=None)
 def test_wandering_never_loses(random: Random) -> None:
