@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from array import array
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,9 +18,12 @@ from click.testing import CliRunner
 from worlds import LIMIT, ROOT, Launcher, eventually, free_port
 
 from vppc.cli import vppc
+from vppc.costs.document import read_cost
 from vppc.errors import InputError, VppcError
+from vppc.ir.document import parse_schedule
 from vppc.ir.instruction import FORWARD, SAMPLE
 from vppc.profiles.journal import read_journal
+from vppc.serving.coordinator import Served
 from vppc.serving.writer import Writer
 
 COST = str(ROOT / "examples" / "costs" / "deepseek-v3.1-910c-tp8.json")
@@ -83,8 +87,9 @@ def _is_alive(pid: int) -> bool:
 
 
 def test_sigterm_drains(tmp_path: Path) -> None:
-    """What has been accepted is finished, what comes or counts later is refused."""
-    with Command(tmp_path) as serving:
+    """What has been accepted is finished, what comes or counts later is refused; costs are fitted to what ran."""
+    refitted = tmp_path / "refitted.json"
+    with Command(tmp_path, "--refitted", str(refitted)) as serving:
         serving.say(id="late", prompt_tokens=10, arrival=1000)
         serving.say(id="first", prompt_tokens=10)
         assert serving.hear()["id"] == "first"
@@ -99,6 +104,36 @@ def test_sigterm_drains(tmp_path: Path) -> None:
     assert status == 0
     assert [each["id"] for each in out] == ["long"] and "token" in out[0]
     assert "vppc: 2 first tokens of 2 requests in " in err and "; 2 refused; 1 wrong" in err
+    [layer] = read_cost(str(refitted)).layers
+    assert layer.count == 4 and layer.per_token == pytest.approx(0.0005, rel=0.25)
+
+
+def test_a_second_sigterm_does_not_wait(tmp_path: Path) -> None:
+    with Command(tmp_path) as serving:
+        serving.say(id="long", prompt_tokens=1_000_000)
+        serving.say(id="late", prompt_tokens=10, arrival=1000)
+        serving.say(id="wrong", prompt_tokens=-1)
+        assert "error" in serving.hear()  # so the requests before are accepted
+        serving.process.send_signal(signal.SIGTERM)
+        assert serving.hear() == {"id": "late", "refused": "the server is about to end"}
+        serving.process.send_signal(signal.SIGTERM)
+        status, out, err = serving.ended()
+    assert (status, out, err) == (143, [], "")
+
+
+def test_of_no_requests_there_is_a_journal_and_nothing_to_fit(tmp_path: Path) -> None:
+    folder, refitted = tmp_path / "journal", tmp_path / "refitted.json"
+    with Command(tmp_path, "--journal", str(folder), "--refitted", str(refitted)) as serving:
+        status, out, err = serving.ended()
+    assert (status, out) == (2, [])
+    assert err == (
+        "vppc: 0 first tokens of 0 requests in 0.000 s\n"
+        "vppc: --refitted: no FORWARD has run to fit costs to\n  hint: send some requests\n"
+    )
+    assert not refitted.exists()
+    journal = read_journal(str(folder))
+    assert journal.schedule.requests == () and journal.schedule.certificate is not None
+    assert [len(process.starts) for rank in journal.ranks for process in rank] == [0, 0]
 
 
 def test_a_journal_is_read_as_that_of_a_run(tmp_path: Path) -> None:
@@ -135,7 +170,8 @@ def test_a_journal_is_read_as_that_of_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_dead_rank_ends_all(number: int, tmp_path: Path) -> None:
-    with Command(tmp_path, "--timeout", "8") as serving:
+    folder = tmp_path / "journal"
+    with Command(tmp_path, "--timeout", "8", "--journal", str(folder)) as serving:
         serving.say(id="first", prompt_tokens=10)
         assert serving.hear()["id"] == "first"
         serving.say(id="long", prompt_tokens=50000)
@@ -147,6 +183,8 @@ def test_a_dead_rank_ends_all(number: int, tmp_path: Path) -> None:
     (message,) = [line for line in err.splitlines() if "vppc" in line]  # the other rank leaves it to the server
     assert re.fullmatch(r"vppc: rank 1 at instruction \d+.* is dead or stopped", message)
     assert "Traceback" not in err
+    broken_off = parse_schedule((folder / "schedule.json").read_text())  # as far as it was sent, which proves nothing
+    assert [request.id for request in broken_off.requests] == ["first", "long"] and broken_off.certificate is None
 
 
 def test_what_no_rank_can_run_is_said_once(tmp_path: Path) -> None:
@@ -197,16 +235,50 @@ def test_attached_to_where_the_ranks_say_that_they_are(tmp_path: Path) -> None:
         (["--decode-tokens", "8192"], "8192 tokens for decoding leave nothing of a chunk of 8192\n"),
         (["--max-buffers", "1"], "--max-buffers: 1 is too few\n"),
         (["--strategy", "cpp", "--placement", "v"], "--placement: strategy cpp is for the straight placement, not v\n"),
+        (["/proc/self/mem"], "/proc/self/mem: cannot be read: Input/output error"),
+        (["--journal", "/dev/null/no"], "/dev/null/no: cannot be written: Not a directory\n"),
         (["-o", "no/such/file"], f"no/such/file: cannot be written: {Path.cwd()}/no/such is not a folder"),
     ],
-    ids=["address", "nobody there", "input", "limits", "buffers", "placement", "output"],
+    ids=["address", "nobody there", "input", "limits", "buffers", "placement", "unreadable", "journal", "output"],
 )
 def test_bad_usage(options: list[str], message: str, tmp_path: Path) -> None:
-    requests = [] if options == ["no/such/file"] else [os.devnull]
+    requests = [] if options[0].startswith(("no/", "/")) else [os.devnull]
     usual = ["--pp", "2", "--cost", COST, "-o", str(tmp_path / "out")]
     result = CliRunner().invoke(vppc, ["serve", *usual, *requests, *options])
     assert result.output == ""
     assert isinstance(result.exception, VppcError) and str(result.exception).startswith(message)
+
+
+@pytest.mark.parametrize("stream", ["stdin", "stdout"])
+def test_closed_streams(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, stream, None)
+    requests = [] if stream == "stdin" else [os.devnull]
+    with pytest.raises(InputError, match=f"{stream}: cannot be (read|written): it is closed"):
+        vppc.main(["serve", "--pp", "2", "--cost", COST, *requests], standalone_mode=False)
+
+
+def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.distributed", None)
+    refused = CliRunner().invoke(vppc, ["serve", "--pp", "2", "--cost", COST, os.devnull])
+    assert isinstance(refused.exception, InputError)
+    assert str(refused.exception) == "serve: needs torch, which is not installed\n  hint: pip install '.[runtime]'"
+
+
+@pytest.mark.parametrize(
+    ("served", "drift", "summary"),
+    [
+        (Served(), None, "0 first tokens of 0 requests in 0.000 s"),
+        (
+            Served(3, 1, 0, 2, array("d", [0.5, 0.25]), 1.0, 2.5),
+            -0.125,
+            "2 first tokens of 3 requests in 1.500 s; TTFT P50 0.250 s, P99 0.500 s, at most 0.500 s; 1 cancelled; "
+            "2 wrong; FORWARDs took 12.5% less than planned",
+        ),
+    ],
+    ids=["nothing", "some"],
+)
+def test_what_an_operator_is_told_at_the_end(served: Served, drift: float | None, summary: str) -> None:
+    assert served.summary(drift) == summary
 
 
 def test_a_trace_is_refused_once(tmp_path: Path) -> None:

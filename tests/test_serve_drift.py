@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 from serve_worlds import Server, Serving, cost, slow
-from worlds import succeeded
+from worlds import LIMIT, succeeded
 
 from tests.serving_streams import COST, LAYERS, Stream, header, stream
-from vppc.costs.calibration import calibrate
+from vppc.costs.calibration import Calibration, calibrate
 from vppc.costs.model import CostModel, LayerCost, OpCosts
 from vppc.ir.instruction import FORWARD
 from vppc.ir.schedule import Request
 from vppc.serving.batching import Limits
 from vppc.serving.drift import LEAST, WINDOW, Drift
+from vppc.serving.refit import Found, NoFit, Refit
 
 LENGTHS = (40, 7, 100, 64, 12, 3, 80, 33, 25, 90)
 
 
-def streamed(cancelled: Sequence[str] = ()) -> Stream:
+def streamed(cancelled: Sequence[str] = (), lengths: Sequence[int] = LENGTHS) -> Stream:
     each = stream("vpp-packed", 2, Limits(chunk_size=16))
-    for index, tokens in enumerate(LENGTHS):
+    for index, tokens in enumerate(lengths):
         each.compiler.add(Request(f"r{index}", tokens), 0.0)
     each.advance(0.05)
     for name in cancelled:
@@ -72,6 +75,33 @@ def test_drift_is_told_once_and_again_when_it_is_over() -> None:
     assert drift.alarmed
     drift.replan(times_longer(1.5))
     assert drift.value is None and not drift.alarmed
+
+
+def test_costs_are_fitted_when_drift_begins_and_not_when_it_is_over() -> None:
+    """What takes 1.5 times as long for a fifth of the time, and then as long as planned."""
+    each, notices, found = streamed(lengths=2 * LENGTHS), list[str](), SimpleQueue[Found]()
+    drift = Drift(header("vpp-packed", 2), COST)
+    refit = Refit(drift, notices.append, found.put)
+    for segment in each.segments:
+        drift.sent(segment)
+    seconds = OpCosts.of(each.schedule, COST).seconds
+    for program in each.schedule.programs:
+        for index, (op, chunk, stage, *_) in enumerate(program.rows()):
+            slow = 1.5 if program.rank == 0 and index < len(program) // 5 else 1.0
+            planned = slow * seconds[chunk * len(each.schedule.stages) + stage] if op == FORWARD else 0.0
+            drift.ran(program.rank, index, (0.0, planned))
+            refit.look()
+    [during, after] = notices
+    assert re.fullmatch(r"the last \d+ FORWARDs took \d+% longer than planned", during)
+    assert re.fullmatch(r"the last \d+ FORWARDs took as long as planned again", after)
+    assert isinstance(found.get(timeout=LIMIT), Calibration) and found.empty()
+
+
+def test_where_no_costs_fit_the_plan_stays() -> None:
+    notices: list[str] = []
+    refit = Refit(Drift(header("vpp-packed", 2), COST), notices.append, lambda _: None)
+    assert refit.take(NoFit("nothing was measured")) is None
+    assert notices == ["no costs fit what the ranks take: nothing was measured"]
 
 
 def test_costs_are_refitted_to_what_ran() -> None:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from serve_worlds import Serving, cost, held_up
+from serve_worlds import HOST, Server, Serving, cost, held_up
 from test_serve_requests import one_process
-from worlds import succeeded
+from torch.distributed.distributed_c10d import PrefixStore
+from worlds import LIMIT, eventually, succeeded
 
 from runtime.faults import Position, RunFailed, State
 from runtime.interpreter import Cancellation
-from runtime.stream import Growing, Report
+from runtime.mailbox import Outbox
+from runtime.stream import STREAM, UP, Growing, Report
 from tests.serving_streams import Stream, stream
 from tests.test_serving_compiler import Event, events, limits, played
+from vppc.errors import InputError
 from vppc.ir.document import digest, schedule_text, segment_text
 from vppc.ir.instruction import FORWARD, SAMPLE, WAIT
 from vppc.ir.schedule import Model, Request
@@ -28,6 +35,7 @@ from vppc.serving.batching import Limits
 from vppc.serving.clock import header_of
 from vppc.serving.compiler import IncrementalCompiler
 from vppc.serving.policy import POLICIES, policy
+from vppc.serving.ranks import Ranks
 
 
 def of_rank(each: Stream, rank: int, position: Position, released: list[int]) -> Growing:
@@ -159,3 +167,74 @@ def test_a_coordinator_that_falls_silent_is_missed(tmp_path: Path) -> None:
     assert ended.statuses == [1, 1]
     for err in ended.err:
         assert "vppc-run: the coordinator is dead or stopped: it has said nothing for 3 s\n" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "status"),
+    [
+        (["--help"], "the ranks ended before the stream did", 1),
+        (["--tp", "0"], "process 0 ended with status 2", 2),
+    ],
+    ids=["of themselves", "with a status"],
+)
+def test_processes_that_end_without_a_word(arguments: list[str], message: str, status: int) -> None:
+    with Ranks.start(1, 4.0, arguments) as ranks, pytest.raises(RunFailed, match=message) as failed:
+        eventually(ranks.check)
+    assert failed.value.exit_status == status
+
+
+def test_a_process_that_fails_after_all_was_done() -> None:
+    with (
+        Ranks.start(1, 4.0, ["--tp", "0"]) as ranks,
+        pytest.raises(RunFailed, match="process 0 ended with status 2"),
+    ):
+        ranks.ended()
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [(signal.SIGKILL, "process 0 ended by signal SIGKILL"), (signal.SIGSTOP, "process 0 does not end")],
+    ids=["killed", "stopped"],
+)
+def test_processes_that_are_killed_before_they_meet(number: int, message: str) -> None:
+    others = children()
+    with Ranks.start(2, 2.0, ["--runner", "null"]) as ranks:
+        first, second = sorted(children() - others)
+        os.kill(second, signal.SIGKILL)
+        os.kill(first, number)
+        with pytest.raises(RunFailed, match=message):
+            eventually(ranks.check)
+    assert children() == others
+
+
+def children() -> set[int]:
+    return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+
+
+def test_ranks_that_say_nothing_and_a_launcher_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vppc.serving.ranks.START", 0.5)
+    store = dist.TCPStore(HOST, 0, None, True, timedelta(seconds=4), wait_for_workers=False)
+    ranks, heard = Ranks.attach(HOST, store.port, 1, 1.0), SimpleQueue[Report | RunFailed]()
+    ranks.listen(heard.put)
+    assert str(heard.get(timeout=LIMIT)) == "no rank came in 1 s"
+    ready = Report(0, 0, 0, 0, [], [], 0.0, (0.0, 0.0), True, False, False)
+    Outbox(PrefixStore(STREAM, store), UP).send(ready.encode())
+    ranks.listen(heard.put)
+    assert isinstance(heard.get(timeout=LIMIT), Report)
+    assert str(heard.get(timeout=LIMIT)) == "the ranks are dead or stopped: they have said nothing for 1 s"
+    del store
+    with pytest.raises(RunFailed, match="the launcher of the ranks is gone: "):
+        ranks.beat()
+    with pytest.raises(RunFailed, match="the launcher of the ranks is gone, and the store with it"):
+        ranks.check()
+
+
+def test_requests_that_cannot_be_read_on_end_the_server(tmp_path: Path) -> None:
+    """A terminal that somebody hangs up."""
+    terminal, other = os.openpty()
+    os.write(other, b'{"id": "a", "prompt_tokens": 10}\n')
+    with Serving(tmp_path, 2, "--runner", "null", timeout=6) as serving, os.fdopen(terminal, "rb") as lines:
+        server = Server(serving, 2, cost(4), write=lambda _: os.close(other), chunk_size=256)
+        with pytest.raises(InputError, match="requests: cannot be read: Input/output error"):
+            server.coordinator.serve(lines)
+        serving.world.end()

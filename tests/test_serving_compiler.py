@@ -299,6 +299,25 @@ def test_one_that_is_cancelled_halfway_ends_where_it_is_and_makes_room() -> None
     assert check(whole) == ()
 
 
+def test_one_that_is_cancelled_between_its_chunks_makes_room_at_once() -> None:
+    """Shorter prompts overtake a when its first chunk is through; without its 40 tokens c's fit."""
+    limits = Limits(chunk_size=8, max_in_flight=1, max_resident_tokens=48, share=False)
+    each = stream("cpp", 2, limits, "srpf", horizon=0.01)
+    each.compiler.add(Request("a", 40), 0.0)
+    each.advance(0.0)
+    for number in range(4):
+        each.compiler.add(Request(f"s{number}", 8), 0.01)
+    for now in (0.2, 0.4, 0.6):
+        each.advance(now)
+    assert [part.request for chunk in each.schedule.chunks for part in chunk.parts] == [0, 1, 2]
+    assert each.compiler.cancel("a", 0.61)
+    each.compiler.add(Request("c", 40), 0.61)
+    whole = each.close()
+    assert whole.extra["cancelled"] == [0]
+    assert [part.request for chunk in whole.chunks for part in chunk.parts] == [0, 1, 2, 3, 4, 5, 5, 5, 5, 5]
+    assert check(whole) == ()
+
+
 def test_an_id_is_free_again_when_its_request_is_through_or_cancelled() -> None:
     each = stream("vpp-packed", 2)
     for now in (0.0, 50.0):

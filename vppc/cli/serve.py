@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import BinaryIO
+from io import BufferedReader
 
 import click
 
@@ -189,6 +189,7 @@ def command(
 
     with ExitStack() as before:
         lines = before.enter_context(_lines(requests))
+        _check_no_trace(lines, requests)
         journal = StreamJournal(journal_folder, compiler.opening(), pp * tp, tp) if journal_folder is not None else None
         with _written(output) as descriptor:  # once it is known that there is something to serve
             if attach is not None:
@@ -210,7 +211,10 @@ def command(
             write.close()
     _notice(coordinator.served.summary(drift.value))
     if refitted is not None:
-        write_text(refitted, json.dumps(cost_json(calibrate(drift.measurements(), base=cost).cost), indent=1) + "\n")
+        measured = drift.measurements()
+        if not measured.forwards:
+            raise InputError("no FORWARD has run to fit costs to", place="--refitted", remedy="send some requests")
+        write_text(refitted, json.dumps(cost_json(calibrate(measured, base=cost).cost), indent=1) + "\n")
 
 
 def _check_options(context: click.Context) -> None:
@@ -254,29 +258,31 @@ def _require_torch() -> None:
         ) from None
 
 
-def _lines(path: str) -> BinaryIO:
-    """The input, for a thread that reads it: of stdin not the object that the interpreter closes when it ends.
-
-    Raises InputError for a trace, whose lines would be refused one by one.
-    """
+def _lines(path: str) -> BufferedReader:
+    """The input, for a thread that reads it: of stdin not the object that the interpreter closes when it ends."""
     try:
         if path != "-":
-            stream = open(path, "rb")  # noqa: SIM115
-        elif sys.stdin is None:
+            return open(path, "rb")
+        if sys.stdin is None:
             raise InputError("cannot be read: it is closed", file="stdin")
-        else:
-            stream = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
+        return open(sys.stdin.fileno(), "rb", closefd=False)
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", file=source_name(path)) from None
-    if stream.seekable() and is_mooncake(stream.peek().partition(b"\n")[0].decode(errors="replace")):
-        stream.close()
+
+
+def _check_no_trace(lines: BufferedReader, path: str) -> None:
+    """Raises InputError for a trace, whose lines would be refused one by one."""
+    try:
+        first = lines.peek().partition(b"\n")[0] if lines.seekable() else b""
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=source_name(path)) from None
+    if is_mooncake(first.decode(errors="replace")):
         raise InputError(
             "is a Mooncake trace, whose lines are no requests",
             file=source_name(path),
             remedy="jq -c '{prompt_tokens: .input_length, arrival: (.timestamp / 1000)}' makes them such; "
             "vppc serve-sim takes a trace as it is",
         )
-    return stream
 
 
 @contextmanager

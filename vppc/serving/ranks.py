@@ -167,9 +167,7 @@ class Ranks:
 
     def ended(self) -> None:
         """Wait until the processes started here have ended, after all is done. Raises RunFailed for one that fails."""
-        deadline = time.monotonic() + self.timeout
-        while any(child.poll() is None for child in self._children) and time.monotonic() < deadline:
-            time.sleep(POLL)
+        self._wait(self.timeout)
         if any(child.poll() != 0 for child in self._children):
             self._fail()
 
@@ -183,7 +181,7 @@ class Ranks:
         for process, child in enumerate(self._children):
             status = child.poll()
             if status is None:
-                return Verdict(1, f"process {process} has not ended within {self.timeout:g} s")
+                return Verdict(1, f"process {process} does not end")
             if status:
                 how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
                 return Verdict(max(1, status), f"process {process} ended {how}")
