@@ -16,6 +16,7 @@ from tests.journals import write_journal
 from tests.oracles import random_costs, random_programs, random_shape
 from tests.plans import compiled as made
 from tests.plans import deepseek, paper, plans, price
+from tests.serving_streams import stream
 from vppc.analysis.activity import Activity, Doing
 from vppc.analysis.breakdown import breakdown, makespan
 from vppc.analysis.bubbles import CAUSES, PHASES, Bubble, bubbles, totals
@@ -30,10 +31,11 @@ from vppc.explain import changes, outcome, steps, trials, with_free_transfers
 from vppc.ir.document import schedule_text
 from vppc.ir.instruction import FORWARD, SEND, WAIT
 from vppc.ir.rules import check
-from vppc.ir.schedule import Channel, Order, Schedule
+from vppc.ir.schedule import Channel, Order, Request, Schedule
 from vppc.lowering import lower
 from vppc.passes.strategies import STRATEGIES
 from vppc.render.explain import bubbles_text, instruction_text, moment_text, path_text, steps_text, waits_text
+from vppc.serving.batching import Limits
 
 NOT_THE_PASSES = (
     "passes: these programs are not what the strategy's passes make of these chunks and stages by default; they were "
@@ -136,6 +138,19 @@ def root_at(activity: Activity, rank: int, moment: float) -> tuple[int, Doing]:
             return rank, Doing.TRANSFER
         return root_at(activity, peer, moment)
     return rank, Doing.DONE if moment >= timing.ends[rank][-1] else Doing.ARRIVAL
+
+
+def test_a_prompt_that_is_given_up_has_no_drain_of_its_own() -> None:
+    """Its last chunk would have been followed by another; only the last rank to compute it leaves others idle."""
+    each = stream("vpp-packed", 2, Limits(chunk_size=8))
+    each.compiler.add(Request("a", 8), 0.0)
+    each.compiler.add(Request("b", 80), 0.0)
+    each.advance(0.0)
+    each.compiler.cancel("b", 0.1)
+    activity = activity_of(each.close())
+    first, second = bubbles(activity)
+    assert causes(first) == pytest.approx({"fill": 0.1086, "imbalance": 0.0102})
+    assert causes(second) == pytest.approx({"fill": 0.0648, "drain": 0.084})
 
 
 def test_a_straight_pipeline_fills_waits_for_larger_chunks_and_drains() -> None:

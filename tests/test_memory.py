@@ -105,6 +105,11 @@ class TestDeepSeekOnSixteenDies:
         )
         check_memory(plan(DEEPSEEK, (384 * K,), chunk_size=12928), DEEPSEEK, NPU, tp=8, weight_dtype="w8a8")
 
+    def test_a_model_without_experts_has_none_to_keep_whole(self) -> None:
+        dense = load_model("qwen3-8b")
+        text = refusal(plan(dense, (64 * K,), tp=2), dense, replace(NPU, memory=6 * 2**30), tp=2)
+        assert text.endswith("Would fit: 4 devices a rank (--tp 4); or 4 pipeline ranks (--pp)")
+
     def test_where_the_bytes_are(self) -> None:
         schedule = plan(DEEPSEEK, (512 * K,), chunk_size=24 * K)
         first, second = memory_plan(schedule, DEEPSEEK, NPU, tp=8, ep=8, weight_dtype="w8a8")

@@ -78,6 +78,34 @@ def test_losses_add_up_to_the_slip_and_what_was_spare(schedule: Any) -> None:
     assert found.seconds == pytest.approx((after.end - after.start) - (before.end - before.start))
 
 
+@pytest.mark.parametrize(
+    ("prompts", "arrival", "operation", "took", "said"),
+    [
+        (
+            (2,),
+            0.0,
+            1,
+            6.0,
+            "the run ends 2 s later than the plan; on its critical path: forwards and samples +4 s, less "
+            "2 s that these had spare in the plan",
+        ),
+        ((1, 1), 50.0, 3, 3.0, "the run ends 1 s later than the plan; on its critical path: forwards and samples +1 s"),
+    ],
+    ids=["spare", "arrival"],
+)
+def test_one_forward_that_took_longer(
+    prompts: tuple[int, ...], arrival: float, operation: int, took: float, said: str, tmp_path: Path
+) -> None:
+    """On the second rank: of a first chunk, which had waited 2 s for what comes next; of a prompt that came late."""
+    schedule = paper("cpp", prompts)
+    requests = (*schedule.requests[:-1], replace(schedule.requests[-1], arrival=arrival))
+    schedule = replace(schedule, requests=requests, certificate=None)
+    costs, _ = planned(schedule)
+    slow = [took if place == operation else seconds for place, seconds in enumerate(costs.seconds)]
+    folder = write_journal(tmp_path / "run", schedule, simulate(schedule, replace(costs, seconds=slow)))
+    assert f"\n{said}\n" in CliRunner().invoke(vppc, ["profile", str(folder)]).output
+
+
 def test_a_transfer_that_nobody_saw_end_delays_no_other(tmp_path: Path) -> None:
     """Every start is as simulated: when both ends were posted, not when the WAIT for the one before it came."""
     schedule = paper("vpp-async", 8, transfer=0.01)
