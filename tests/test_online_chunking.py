@@ -289,6 +289,12 @@ def test_the_strategy_takes_the_options() -> None:
     assert counts == {("offline", 1): 41, ("own", 1): 43, ("wait", 1): 25, ("wait", 0): 22}
 
 
+def test_of_very_many_prompts_before_those_that_teach_nothing_are_left_out() -> None:
+    """Three prompts set the target, and are more batches than are fitted to."""
+    learnt = [sizes(Request("r", 262144), budget=32768, warmups=warmups) for warmups in (0, 3, 100_000)]
+    assert learnt[0] != learnt[1] == learnt[2]
+
+
 def test_the_engines_limit_of_two_batches_in_flight_costs_little() -> None:
     """The simulated engine ends as the compiled program does, which may run further ahead, within a percent."""
     plan = compiled("dcpp", (512 * K,), 2, COST, chunk_size=24 * K, measured_time="wait")

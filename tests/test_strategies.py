@@ -9,16 +9,19 @@ from hypothesis import strategies as st
 from tests.plans import compiled, deepseek, paper, plans, price
 from vppc.analysis.order_timeline import timeline
 from vppc.analysis.timing import simulate
+from vppc.compiler import paper_cost
 from vppc.costs.document import parse_cost
 from vppc.costs.model import CostModel, LayerCost, Linear, OpCosts
 from vppc.errors import InputError
 from vppc.ir.document import parse_schedule, schedule_text
 from vppc.ir.instruction import FORWARD
 from vppc.ir.rules import check
-from vppc.ir.schedule import Order, Schedule
+from vppc.ir.schedule import Model, Order, Request, Schedule
 from vppc.passes.admission import Admission
+from vppc.passes.async_reorder import AsyncReorder
 from vppc.passes.list_schedule import list_schedule
-from vppc.passes.strategies import Options
+from vppc.passes.order import StepOrder
+from vppc.passes.strategies import Options, passes
 
 N = (1, 2, 3, 5, 8, 16, 33)
 
@@ -218,3 +221,17 @@ def test_a_refusal_of_few_buffers_names_the_least_that_do(strategy: str, pp: int
 def test_stages_of_a_rank_where_nothing_is_said(placement: str, vp: int) -> None:
     cost = CostModel((LayerCost(8, per_token=1.0),))
     assert compiled("vpp", (40,), 2, cost, chunk_size=7, placement=placement).vp == vp
+
+
+def test_an_order_is_made_where_there_is_none() -> None:
+    cost = paper_cost(4, 1.0, 0.5)
+    chunking, layout, *_ = passes(Options(strategy="vpp-async", pp=2, chunk_size=1), cost)
+    laid = layout(chunking(Schedule("vpp-async", Model("m", 4), 2, 1, requests=(Request("r", 6),))))
+    reorder = AsyncReorder(cost)
+    assert laid.order is None
+    assert reorder(laid).order == reorder(StepOrder(reorder.admission)(laid)).order
+
+
+def test_an_unknown_strategy_is_refused_by_name() -> None:
+    with pytest.raises(InputError, match=r"--strategy: unknown strategy 'gpipe'\n  hint: choose one of cpp, dcpp, "):
+        compiled("gpipe", (40,), 2, paper_cost(4, 1.0, 0.0))
