@@ -18,21 +18,25 @@ from click.testing import CliRunner
 from tests.browser import MISSING, browser
 from tests.journals import write_journal
 from tests.plans import DEEPSEEK, deepseek, paper, price
+from tests.plans import compiled as made
+from tests.serving_streams import stream
 from vppc import __version__
 from vppc.analysis.breakdown import breakdown
 from vppc.analysis.memory import check_memory, known_memory, memory_line
 from vppc.analysis.timing import simulate
 from vppc.analysis.work import compute_parts
 from vppc.cli import main, vppc
+from vppc.compiler import paper_cost
 from vppc.costs.devices import DEVICES
 from vppc.costs.document import parse_cost
 from vppc.costs.model import CostModel, LayerCost, Linear, OpCosts
 from vppc.explain import sweep
 from vppc.ir.document import schedule_text
-from vppc.ir.schedule import Schedule
+from vppc.ir.schedule import Request, Schedule
 from vppc.models import load_model
 from vppc.render.palette import DARK
 from vppc.render.tables import percent, seconds
+from vppc.serving.batching import Limits
 
 pytest.importorskip("bokeh", reason="the charts need Bokeh")
 from vppc.render.html_report.charts import PLAIN
@@ -142,6 +146,25 @@ def test_a_run_without_costs_has_no_prices(tmp_path: Path) -> None:
     assert "efficiency" not in page
 
 
+def test_what_there_is_none_of_is_not_drawn(tmp_path: Path) -> None:
+    """One stage: nothing is transferred, and its one layer cannot be folded. Of a prompt given up, no first token."""
+    one = written(
+        tmp_path, saved(tmp_path, made("cpp", (512,), 1, paper_cost(1, 1e-6, 0.0), chunk_size=256))
+    ).read_text()
+    two = written(
+        tmp_path, saved(tmp_path, made("cpp", (512,), 2, paper_cost(4, 1e-6, 0.1), chunk_size=256))
+    ).read_text()
+    for drawn in ('"value":"transfer"', "vpp-async", "</b>first token, mean"):
+        assert drawn in two
+    assert '"value":"transfer"' not in one and "vpp-async" not in one
+    each = stream("cpp", 2, Limits(chunk_size=8))
+    each.compiler.add(Request("given up", 80), 0.0)
+    each.advance(0.0)
+    each.compiler.cancel("given up", 0.1)
+    page = written(tmp_path, saved(tmp_path, each.close())).read_text()
+    assert "</b>makespan" in page and "first token, mean" not in page
+
+
 @pytest.fixture(scope="module")
 def comparison() -> str:
     options = ["--tokens", "32K", "--chunk-size", "8192", "--chunk-size", "16384", "--strategy", "cpp"]
@@ -201,7 +224,10 @@ def test_the_page_of_a_tuning(tmp_path: Path) -> None:
     page = body(written(tmp_path, str(file)))
     assert f"<b>{seconds(best['makespan'])}</b>makespan" in page
     assert "<td>v, 2 a rank</td>" in page
+    assert "<h2>Advice</h2>" not in page
     assert "<td>tuning&#x27;s costs</td><td>deepseek-v3.1-910c-tp8</td>" in page
+    file.write_text(json.dumps({**json.loads(shown.stdout), "advice": ["Do not <do> it.", "Never."]}))
+    assert "<h2>Advice</h2>\n<p>Do not &lt;do&gt; it.</p><p>Never.</p>\n" in body(written(tmp_path, str(file)))
 
 
 @pytest.mark.parametrize(
@@ -220,6 +246,22 @@ def test_a_wrong_comparison_is_refused_with_its_place(
         main(["report", str(file)])
     assert stopped.value.code == 2
     assert place in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"pp": 2, "rows": []}, "rows: compares nothing"),
+        ({"pp": 2, "placements": [], "advice": []}, "placements: has found nothing"),
+        ({"pp": 2}, 'the key "format" is missing\n  hint: "format": "vppc.schedule"'),
+    ],
+    ids=["rows", "placements", "neither"],
+)
+def test_a_study_of_nothing_is_refused(tmp_path: Path, document: dict[str, Any], message: str) -> None:
+    file = tmp_path / "study.json"
+    file.write_text(json.dumps(document))
+    refused = CliRunner().invoke(vppc, ["report", str(file)])
+    assert str(refused.exception) == f"{file}: {message}"
 
 
 def test_without_bokeh_it_says_how_to_get_it(

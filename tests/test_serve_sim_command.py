@@ -110,6 +110,25 @@ def test_gains_by_queue_depth(folder: Path) -> None:
     assert table[0].split()[4:] == ["1.0", "0.6", "0.0%"]  # 6 + 4 + 4 + 6 s; of one chunk the V is no quicker
 
 
+def test_of_one_contestant_there_are_no_gains_by_queue_depth(folder: Path) -> None:
+    alone = ("--concurrency", "1", "--concurrency", "4", "--strategy", "cpp")
+    assert "queue depth" not in run(*four(folder, *alone)).output
+
+
+def test_a_refused_contestant_has_no_place_among_queue_depths(folder: Path) -> None:
+    levels = ("--concurrency", "1", "--concurrency", "2", "--strategy", "cpp", "--strategy", "dcpp-sglang")
+    output = run(*four(folder, *levels)).output
+    assert (
+        "over cpp\n-------------  ---------  --------  --------\n1 at a time\n2 at a time\n\nrefused: dcpp-" in output
+    )
+    assert run(*four(folder, *levels, "-o", str(folder / "out.svg"))).exit_code == 0
+    titles = [
+        each.text or "" for each in ElementTree.parse(folder / "out.svg").iter("{http://www.w3.org/2000/svg}title")
+    ]
+    assert len([title for title in titles if title.endswith(" requests in the system")]) == 2
+    assert not any("dcpp-sglang" in title for title in titles)
+
+
 def test_in_an_open_loop_the_first_token_counts(folder: Path) -> None:
     open_loop = ("--rate", "0.1", "--strategy", "cpp", "--strategy", "vpp-packed", "--chunk-size", "2")
     output = run(*four(folder, *open_loop)).output
@@ -300,6 +319,16 @@ def test_a_refused_trial_leaves_the_others(folder: Path) -> None:
     assert result.exit_code == 0
     assert "refused: dcpp-sglang: " in result.output
     assert "\ncpp  " in result.output
+
+
+def test_a_workload_that_nobody_serves_is_said_to_be_refused(folder: Path) -> None:
+    (folder / "long.json").write_text('[{"prompt_tokens": 40}]')
+    options = ("--requests", str(folder / "long.json"), "--max-resident-tokens", "20", "--strategy", "vpp-packed")
+    assert run(*four(folder, *options)).output.endswith(
+        "\n\nlong.json: 1 request, at once, 40 tokens to compute; round, 2 ranks\n\n"
+        "refused: vpp-packed: request r0 has 40 tokens, of which 20 may be resident\n"
+        "  hint: raise the limit on resident tokens\n"
+    )
 
 
 def test_interference_is_named(folder: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
 
 from vppc.render.html_report.scheme import STYLE
@@ -27,9 +27,9 @@ class Page:
     lead: str
     facts: Mapping[str, str]
     sections: Sequence[Section]
-    head: str = ""
-    scripts: str = ""
-    provenance: Mapping[str, str] = field(default_factory=dict)
+    head: str
+    scripts: str
+    provenance: Mapping[str, str]
 
     def html(self) -> Iterator[str]:
         """The page, in pieces."""
@@ -42,9 +42,8 @@ class Page:
         yield f'<div class="facts">{"".join(cards)}</div>\n'
         for section in self.sections:
             yield f"<section>\n<h2>{escape(section.title)}</h2>\n{section.body}\n</section>\n"
-        if self.provenance:
-            rows = html_table(("", ""), ([name, value] for name, value in self.provenance.items()), "<<")
-            yield f"<section>\n<h2>Where this comes from</h2>\n{rows}\n</section>\n"
+        rows = html_table(("", ""), ([name, value] for name, value in self.provenance.items()), "<<")
+        yield f"<section>\n<h2>Where this comes from</h2>\n{rows}\n</section>\n"
         yield f"</main>\n{self.scripts}\n</body>\n</html>\n"
 
 

@@ -147,7 +147,7 @@ def _facts(activity: Activity, report: Report | None) -> dict[str, str]:
 
 def _breakdown(report: Report | None, cost: CostModel | None, run: Run, places: Mapping[str, str]) -> list[Section]:
     """The paper's Table 1, and the panels of its Table 2, for every rank."""
-    if report is None:
+    if report is None or cost is None:
         return []
     total = report.makespan
     table_1 = html_table(
@@ -176,13 +176,10 @@ def _breakdown(report: Report | None, cost: CostModel | None, run: Run, places: 
         ">",
     )
     body = f"{places['work']}<h3>As Table 1 of the paper on virtual pipeline parallelism</h3>{table_1}"
-    if cost is not None:
-        parts = compute_parts(run.schedule, cost)
-        kinds = [part for part in parts[0] if any(each[part] for each in parts)] if parts else []
-        rows = ((str(rank), *(seconds(each[part]) for part in kinds)) for rank, each in enumerate(parts))
-        body += (
-            f"<h3>As its Table 2 (b), computation by terms of the costs</h3>{html_table(('rank', *kinds), rows, '>')}"
-        )
+    parts = compute_parts(run.schedule, cost)
+    kinds = [part for part in parts[0] if any(each[part] for each in parts)] if parts else []
+    rows = ((str(rank), *(seconds(each[part]) for part in kinds)) for rank, each in enumerate(parts))
+    body += f"<h3>As its Table 2 (b), computation by terms of the costs</h3>{html_table(('rank', *kinds), rows, '>')}"
     body += f"<h3>As its Table 2 (c), bubbles and communication</h3>{detail}{paragraph(EFFICIENCY)}"
     return [Section("Where the time goes", body)]
 
