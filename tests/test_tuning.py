@@ -22,22 +22,24 @@ from vppc.costs.model import CostModel, LayerCost, Linear, OpCosts, ideal_second
 from vppc.costs.roofline import roofline_cost
 from vppc.errors import CheckFailed, InputError
 from vppc.ir.document import parse_schedule, schedule_text
+from vppc.ir.instruction import FORWARD
 from vppc.ir.partition import write_vpp_layer_ranges
 from vppc.ir.rules import check
-from vppc.ir.schedule import Model, Request
+from vppc.ir.schedule import Model, Request, Schedule
 from vppc.models import ModelSpec, load_model
 from vppc.models.payload import payload_bytes, widest_payload
 from vppc.models.weights import Sharding
 from vppc.passes.strategies import Options
 from vppc.render.tuning import tuning_text
 from vppc.tuning.beside import beside
+from vppc.tuning.bounds import best_possible
 from vppc.tuning.engines import Setting, engine_settings
 from vppc.tuning.exact import best_order
 from vppc.tuning.prices import Prices
 from vppc.tuning.robust import World
 from vppc.tuning.room import Room
 from vppc.tuning.search import Search
-from vppc.tuning.tune import Task, Tuned, advice, placements, proven, steps, tune
+from vppc.tuning.tune import Task, Tuned, advice, finished, placements, proven, steps, tune
 from vppc.tuning.workload import Limits, Workload
 
 COST_FILE = str(Path(__file__).resolve().parents[1] / "examples" / "costs" / "deepseek-v3.1-910c-tp8.json")
@@ -405,6 +407,42 @@ def test_the_solver_may_find_nothing_or_not_be_there(long_prompt: Tuned) -> None
         best_order(schedule, costs, long_prompt.report.makespan, 1e-9)
 
 
+def in_flight(schedule: Schedule) -> int:
+    """The most chunks that rank 0 has let in and not seen leave."""
+    leaves = schedule.rank_stages[0][-1]
+    now = most = 0
+    for op, _, stage, *_ in schedule.programs[0].rows():
+        if op == FORWARD:
+            now += stage == 0
+            most = max(most, now)
+            now -= stage == leaves
+    return most
+
+
+def test_the_solver_lets_no_more_chunks_in_than_was_asked(cost: CostModel) -> None:
+    pytest.importorskip("ortools", reason="the extra exact is not installed")
+    task = Task(
+        requests=(Request("r", 30000),), cost=cost, model=MODEL, pp=2, placement="v", effort=0.1, max_in_flight=2
+    )
+    tuned = proven(task, tune(task)[0], 10.0)
+    assert in_flight(tuned.schedule) == 2
+    assert "no order of these chunks with 2 in flight is quicker than" in tuning_text([tuned], [], [])
+
+
+def test_an_order_of_the_solver_s_has_to_fit(cost: CostModel, model: ModelSpec) -> None:
+    """That of three prompts is quicker, and here there is memory for none."""
+    pytest.importorskip("ortools", reason="the extra exact is not installed")
+    prompts = tuple(Request(f"r{index}", 6666 + 64 * index) for index in range(3))
+    task = Task(requests=prompts, cost=cost, model=MODEL, pp=2, placement="zigzag", vp=4, effort=0.1)
+    [tuned] = tune(task)
+    free = proven(task, tuned, 20.0)
+    assert free.report.makespan < tuned.report.makespan
+    memory = on_devices(model, 64.0).memory
+    assert memory is not None
+    tight = replace(task, memory=replace(memory, device=replace(memory.device, memory=1)))
+    assert proven(tight, tuned, 20.0) == replace(tuned, exact=free.exact)
+
+
 def test_all_costs_together_are_compiled(cost: CostModel) -> None:
     busy = replace(cost, launch=0.01, interference=0.2, embed=Linear(0.01, 1e-7), head=Linear(0.02, 0.0))
     [tuned] = tune(Task(requests=(Request("r", 30000),), cost=busy, model=MODEL, pp=2, placement="v", effort=0.3))
@@ -420,6 +458,45 @@ def test_it_says_when_not_to_pipeline(cost: CostModel) -> None:
     assert {tuned.placement for tuned in results} == {"straight", "v", "zigzag", "loop"}
     sentences = list(advice(task, results))
     assert sentences[0].startswith("Do not use pipeline parallelism for this: one rank alone")
+
+
+def test_one_rank_is_no_advice_where_it_cannot_hold_the_model(model: ModelSpec) -> None:
+    task = replace(on_devices(model, 60.0), requests=(Request("r", 100),), placement="straight")
+    results = tune(task)
+    assert not list(advice(task, results))
+    sentences = list(advice(replace(task, memory=None), results))
+    assert sentences[0].startswith("Do not use pipeline parallelism for this: one rank alone")
+
+
+def test_late_prompts_say_nothing_for_one_rank_or_against_it(cost: CostModel) -> None:
+    """The second one comes after 100 s, on whichever ranks; on two it is done sooner, if it is long."""
+    task = Task(requests=(Request("a", 65536), Request("b", 65536, 0, 100.0)), cost=cost, model=MODEL, pp=2)
+    quick = replace(task, placement="v", effort=0.1)
+    assert not list(advice(quick, tune(quick)))
+    short = replace(quick, requests=(Request("a", 100), Request("b", 100, 0, 100.0)))
+    [sentence] = advice(short, tune(short))
+    assert "one rank alone with all layers would need 100.1 s, 2 ranks need 100.1 s" in sentence
+
+
+def test_limits_that_leave_no_way_are_refused(cost: CostModel) -> None:
+    task = Task(requests=(Request("r", 110),), cost=cost, model=MODEL, pp=2)
+    with pytest.raises(InputError, match="no chunks of 90 to 100 tokens add up to a prompt of 110"):
+        replace(task, limits=Limits(100, 90, 1))
+    endless = replace(task, requests=(Request("r", 2**31 - 1),))
+    assert ("v", 2) in placements(replace(endless, limits=Limits(2048)))
+    assert placements(replace(endless, limits=Limits(1024))) == [("straight", 1)]
+    with pytest.raises(InputError, match=r"the prompts make 4,194,304 chunks at least, and 2 ranks run 2,097,152 at"):
+        placements(replace(endless, limits=Limits(512)))
+
+
+def test_the_bound_is_of_all_chunks_that_were_allowed(cost: CostModel) -> None:
+    """Also where a search had shorter ones, as within a memory."""
+    task = Task(requests=(Request("r", 30000),), cost=cost, model=MODEL, pp=2)
+    prices = Prices.of(cost)
+    [found] = Search(prices, Workload.of(task.requests, Limits(2048)), "v", 2, 2).run(quick=True)
+    tuned = finished(task, prices, found)
+    every = Workload.of(task.requests, task.limits)
+    assert tuned.bound == best_possible(prices, every, tuned.schedule.stage_ranks, tuned.ranges)
 
 
 def test_a_second_best_straight_placement_is_named() -> None:

@@ -50,14 +50,14 @@ RANDOMS = st.randoms(use_true_random=False)
 
 
 def random_case(random: Random, cost: CostModel, share: float = 0.0) -> tuple[Case, list[int], list[int]]:
-    """A case with whole sizes and layers: one to three prompts, some with a cached prefix."""
+    """A case with whole sizes and layers: one to three prompts, some with a cached prefix, some in one chunk."""
     pp = random.choice([2, 3])
     placement, vp = random.choice([("straight", 1), ("v", 2), ("loop", 2), ("zigzag", 3)])
     requests = []
     for index in range(random.randint(1, 3)):
         cached = random.choice([0, 100])
         requests.append(Request(f"r{index}", cached + random.randint(500, 9000), cached))
-    workload = Workload.of(requests, Limits(4096, 64, 64))
+    workload = Workload.of(requests, Limits(4096, 64, 64), budget=random.choice([0, 4096]))
     cutting = workload.cut(random.choice([700, 1500, 4000]))
     case = Case(Prices.of(cost), cutting, placement, pp, vp, share)
     equal: list[float] = []
@@ -256,6 +256,48 @@ def test_no_schedule_is_quicker_than_the_bound_of_all_chunkings(random: Random) 
     assert lower_bound(schedule, OpCosts.of(schedule, cost)).seconds <= point.value * (1 + 1e-9)
 
 
+def test_prompts_that_fit_into_a_chunk_need_not_have_one_each() -> None:
+    """Two ranks, 3 s a chunk and 1 s a token in a layer. Four prompts of 2 tokens share a chunk of 8: 3 + 8 s a rank.
+
+    By the bound the first rank runs that, and then the second at least a token: 3 + 1 s. A fifth prompt needs another
+    chunk, and one of 9 tokens two of its own.
+    """
+    cost = CostModel((LayerCost(2, fixed=3.0, per_token=1.0),))
+
+    def bound(*prompts: int) -> float:
+        workload = Workload.of([Request(f"r{index}", tokens) for index, tokens in enumerate(prompts)], Limits(8, 1, 1))
+        return best_possible(Prices.of(cost), workload, (0, 1), ((0, 1), (1, 2)))
+
+    assert bound(2, 2, 2, 2) == 11 + 4
+    assert bound(2, 2, 2, 2, 2) == 6 + 10 + 4
+    assert bound(2, 9, 2) == 9 + 13 + 4
+
+
+def test_chunks_that_are_allowed_may_not_add_up_to_a_prompt() -> None:
+    requests = [Request("a", 80), Request("b", 110), Request("c", 180)]
+    assert Workload.of(requests, Limits(100, 90, 1)).uncut == Workload.of(requests, Limits(100, 90, 1)).runs[1]
+    assert Workload.of(requests, Limits(110, 90, 1)).uncut is None
+    assert Workload.of(requests, Limits(100, 50, 1)).uncut is None
+
+
+@given(RANDOMS)
+@settings(max_examples=100, deadline=None)
+def test_sizes_add_up_wherever_they_can(random: Random) -> None:
+    """By trying all numbers of chunks: so many units each at least, and at most, with what is left in the last."""
+    align = random.choice([1, 3, 16])
+    least = random.randint(1, 60)
+    limits = Limits(least + align + random.randint(0, 60), least, align)
+    tokens = random.randint(1, 400)
+    workload = Workload.of([Request("r", tokens)], limits)
+    possible = tokens <= limits.most or any(
+        count * limits.least <= tokens <= count * limits.most for count in range(2, 401)
+    )
+    assert (workload.uncut is None) == possible
+    if possible:
+        cutting = workload.cut(random.randint(1, 200))
+        assert sum(whole_sizes(cutting, [tokens / len(cutting)] * len(cutting))) == tokens
+
+
 def test_the_bound_of_all_chunkings_by_hand() -> None:
     """Two ranks, a second a token and layer, chunks of 4 at most, 8 tokens: a token each way, and 8 of work."""
     cost = CostModel((LayerCost(2, per_token=1.0),), transfer=Linear(0.5))
@@ -297,6 +339,19 @@ def test_the_solver_proves_an_order_and_finds_a_better_one() -> None:
     assert exact.makespan == pytest.approx(exact.bound, rel=1e-3)
     _, listed = list_schedule(schedule, costs, Admission(3).gates(schedule))
     assert exact.makespan <= listed * (1 + 1e-3)
+
+
+def test_the_solver_lets_no_more_chunks_in_than_the_gates() -> None:
+    pytest.importorskip("ortools", reason="the extra exact is not installed")
+    options = Options(strategy="vpp-async", pp=2, chunk_size=1500)
+    schedule = compile_schedule((Request("r", 6000),), Model("m", 12), DENSE, options)
+    costs = OpCosts.of(schedule, DENSE)
+    free, one_by_one = (
+        best_order(schedule, costs, 2.0 * sum(costs.seconds), 20.0, Admission(ahead).gates(schedule))
+        for ahead in (None, 1)
+    )
+    assert one_by_one.order.ranks[0] == tuple(4 * chunk + stage for chunk in range(4) for stage in (0, 3))
+    assert free.makespan < one_by_one.bound <= one_by_one.makespan
 
 
 SOLVE_INTERRUPTED = """

@@ -106,7 +106,9 @@ def _plan(best: Tuned, others: Sequence[Beside], plan: str) -> str:
         lines.append((setting.engine, _told(setting)))
     lines.append(("order", f"no order of these chunks is quicker than {seconds(best.report.bound.seconds)}"))
     if best.exact is not None:
-        lines.append(("solver", f"no order of these chunks is quicker than {seconds(best.exact)}"))
+        ahead = best.found.case.max_in_flight
+        within = f" with {count(ahead)} in flight" if ahead is not None else ""
+        lines.append(("solver", f"no order of these chunks{within} is quicker than {seconds(best.exact)}"))
     lines.append(("chunking", f"no chunking on these stages is quicker than {seconds(best.bound)}"))
     lines.append(("costs off", _costs_off(best.robustness)))
     width = max(len(name) for name, _ in lines)

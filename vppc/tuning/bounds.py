@@ -5,8 +5,9 @@ prompt or whole prompts, parts but whole prompts have ``min_chunk`` tokens at le
 given, on its rank. G, fixed and per_prefix_token are those of :mod:`vppc.tuning.prices`, added up over layers.
 
 **Work.** Cut as one likes, the tokens and pairs of a prompt are the same: G(end) - G(start). There are no fewer than
-K = ceil(tokens / max_chunk) chunks, and each adds ``fixed`` (and ``launch``). The i-th last part of a prompt starts
-at max(start, end - i max_chunk) or later, so the prefixes of its parts add up to no less than the sum of these.
+K = ceil(tokens / max_chunk) chunks, and each adds ``fixed`` (and ``launch``). Prompts that fit into a chunk may share
+one: for them K counts their tokens in sum. The i-th last part of a prompt starts at max(start, end - i max_chunk) or
+later, so the prefixes of its parts add up to no less than the sum of these.
 
 **Ends.** On rank r, what runs first at its first stage is the first part of some prompt, and it has come through all
 stages before; what runs last at its last stage is the last part of some prompt, and all stages after are still to come.
@@ -104,6 +105,12 @@ def best_possible(prices: Prices, workload: Workload, ranks: Sequence[int], rang
     return low
 
 
+def _fewest_chunks(prompts: Sequence[int], most: int) -> int:
+    """The fewest chunks that hold prompts of so many tokens; those that fit into one may share."""
+    together = sum(tokens for tokens in prompts if tokens <= most)
+    return -(-together // most) + sum(-(-tokens // most) for tokens in prompts if tokens > most)
+
+
 class _Problem:
     def __init__(self, prices: Prices, workload: Workload, ranks: Sequence[int], ranges: Ranges) -> None:
         self.prices, self.ranks = prices, ranks
@@ -119,7 +126,7 @@ class _Problem:
         ]
         self.hops = list(accumulate((float(a != b) for a, b in pairwise(ranks)), initial=0.0))
         self.hop = prices.cost.transfer_seconds(min(map(self._least, self.spans)))
-        self.fewest = sum(-(-(end - start) // self.limits.most) for start, end in self.spans)
+        self.fewest = _fewest_chunks([end - start for start, end in self.spans], self.limits.most)
 
     def ranks_bound(self, chunks: int) -> float:
         """(1), the largest over all ranks."""

@@ -6,6 +6,7 @@ costs too; the order it finds is priced at the real ones.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import floor
@@ -34,11 +35,14 @@ class Exact:
     bound: float
 
 
-def best_order(schedule: Schedule, costs: OpCosts, longest: float, time_limit: float = 30.0) -> Exact:
+def best_order(
+    schedule: Schedule, costs: OpCosts, longest: float, time_limit: float = 30.0, gates: Sequence[int] = ()
+) -> Exact:
     """The order with the least makespan; ``longest`` is the makespan of some order, in seconds.
 
     ``schedule`` has chunks and stages. Receives are posted in time and buffers do not run out, as in
-    :mod:`vppc.analysis.order_timeline`. Stops after ``time_limit`` seconds with what it has; the bound is then lower.
+    :mod:`vppc.analysis.order_timeline`. ``gates`` are those of :mod:`vppc.passes.admission`: the chunk that must have
+    left before a chunk enters, or -1. Stops after ``time_limit`` seconds with what it has; the bound is then lower.
     Raises InputError without OR-Tools, and where the solver finds nothing in time.
     """
     try:
@@ -77,6 +81,10 @@ def best_order(schedule: Schedule, costs: OpCosts, longest: float, time_limit: f
             model.add(begin >= leaves + ticks_over)
             pair = ranks[stage - 1], ranks[stage]
             on_channel.setdefault(pair, []).append(model.new_fixed_size_interval_var(leaves, ticks_over, ""))
+    for chunk, gate in enumerate(gates):
+        if gate >= 0:
+            gone = gate * stages + schedule.rank_stages[0][-1]
+            model.add(start[chunk * stages] >= start[gone] + length[gone])
     for intervals in (*on_rank, *on_channel.values()):
         model.add_no_overlap(intervals)
     model.minimize(finish)

@@ -21,13 +21,14 @@ from vppc.errors import CheckFailed, Finding, InputError
 from vppc.ir.partition import Ranges
 from vppc.ir.placement import DEFAULT_VP, stage_ranks
 from vppc.ir.schedule import Json, Model, Part, Request, Schedule
+from vppc.passes.admission import Admission
 from vppc.passes.allocate_buffers import AllocateBuffers
 from vppc.passes.insert_transfers import InsertTransfers
-from vppc.passes.layout import Layout
+from vppc.passes.layout import MOST_OPERATIONS, Layout
 from vppc.passes.planned import PlannedChunks, PlannedOrder
 from vppc.sums import plain_sum
 from vppc.tuning.bounds import best_possible
-from vppc.tuning.case import Case
+from vppc.tuning.case import Admit, Case
 from vppc.tuning.engines import PLAN, engine_settings
 from vppc.tuning.exact import best_order
 from vppc.tuning.prices import Prices
@@ -108,6 +109,12 @@ class Task:
                 f"{self.token_budget} tokens are more than a chunk may have",
                 place="--token-budget",
                 remedy=f"give {self.limits.most} at most, or a larger --max-chunk",
+            )
+        if (run := Workload.of(self.requests, self.limits).uncut) is not None:
+            raise InputError(
+                f"no chunks of {self.limits.least} to {self.limits.most} tokens add up to a prompt of {run.tokens}",
+                place="--min-chunk",
+                remedy="give a smaller --min-chunk, or a larger --max-chunk",
             )
         beside = self.cost.launch + sum(each.fixed + each.per_token for each in (self.cost.embed, self.cost.head))
         if not layer_seconds(self.cost, 0, self.cost.layer_count, (Part(0, 1, 1),)) + beside:
@@ -193,7 +200,16 @@ def placements(task: Task) -> list[tuple[str, int]]:
             place="--pp",
             remedy="use fewer ranks, or fewer stages a rank (--vp)",
         )
-    return fitting
+    chunks = min(workload.fewest_chunks for workload in task.workloads(task.limits))
+    few = [(placement, vp) for placement, vp in fitting if chunks * task.pp * vp <= MOST_OPERATIONS]
+    if not few:
+        most = MOST_OPERATIONS // (task.pp * min(vp for _, vp in fitting))
+        raise InputError(
+            f"the prompts make {chunks:,} chunks at least, and {task.pp} ranks run {most:,} at most",
+            place="--max-chunk",
+            remedy="allow larger chunks",
+        )
+    return few
 
 
 def _vps(placement: str) -> list[int]:
@@ -290,6 +306,8 @@ def _search(
             return None
         workload = replace(workload, limits=replace(workload.limits, max_chunk=most))
         room = room.shorter(most)
+    if workload.uncut is not None:
+        return None
     return Search(
         prices,
         workload,
@@ -394,7 +412,8 @@ def finished(task: Task, prices: Prices, found: Found) -> Tuned:
     start = Schedule(STRATEGY, task.model, task.pp, 1, requests=task.requests, extra=task.extra or {})
     schedule = run_passes(start, steps, task.cost)
     report = predict(schedule, task.cost)
-    bound = best_possible(prices, case.cutting.workload, case.ranks, found.ranges)
+    workload = replace(case.cutting.workload, limits=task.limits)  # a search within memory may have had shorter chunks
+    bound = best_possible(prices, workload, case.ranks, found.ranges)
     schedule = replace(schedule, extra={**schedule.extra, "prediction": _prediction(report, bound)})
     off = robustness(schedule, task.cost, worlds(task.pp))
     return Tuned(found, schedule, report, bound, off.score if task.robust else goal(task, report), off)
@@ -403,14 +422,17 @@ def finished(task: Task, prices: Prices, found: Found) -> Tuned:
 def proven(task: Task, tuned: Tuned, seconds: float) -> Tuned:
     """The schedule with the best order of its chunks that a solver finds in so many seconds, and the solver's bound.
 
-    The solver knows of no buffers and of no goal but the makespan: where its order is no better with them, that of
-    the search stays.
+    The solver knows of chunks in flight, but of no buffers, no memory, and no goal but the makespan: where its order
+    does not fit or is no better with them, that of the search stays.
     """
-    exact = best_order(tuned.schedule, OpCosts.of(tuned.schedule, task.cost), tuned.report.makespan, seconds)
+    costs, gates = OpCosts.of(tuned.schedule, task.cost), Admission(task.max_in_flight).gates(tuned.schedule)
+    exact = best_order(tuned.schedule, costs, tuned.report.makespan, seconds, gates)
     if exact.makespan < tuned.report.makespan * (1.0 - 1e-9):
         better = replace(tuned.found, point=replace(tuned.found.point, order=exact.order))
         with suppress(InputError):  # no way to run this order with so few buffers
-            tuned = min(tuned, finished(task, Prices.of(task.cost), better), key=lambda each: each.value)
+            ordered = finished(task, Prices.of(task.cost), better)
+            if task.memory is None or _fits(task.memory, loads_of(ordered.schedule)):
+                tuned = min(tuned, ordered, key=lambda each: each.value)
     return replace(tuned, exact=exact.bound)
 
 
@@ -437,10 +459,10 @@ def _prediction(report: Report, bound: float) -> dict[str, float]:
 def advice(task: Task, results: Sequence[Tuned]) -> Iterator[str]:
     """When not to do this: plain sentences, none if all is well."""
     best = results[0]
-    alone = _alone(task)
-    if task.pp > 1 and best.report.makespan > 0.95 * alone:
+    makespan, ttft = _alone(task)
+    if task.pp > 1 and best.report.makespan > 0.95 * makespan and mean_ttft(best.report) > 0.95 * ttft:
         yield (
-            f"Do not use pipeline parallelism for this: one rank alone with all layers would need {alone:.4g} s, "
+            f"Do not use pipeline parallelism for this: one rank alone with all layers would need {makespan:.4g} s, "
             f"{task.pp} ranks need {best.report.makespan:.4g} s."
         )
     straight = next((tuned for tuned in results if tuned.placement == "straight"), None)
@@ -453,10 +475,15 @@ def advice(task: Task, results: Sequence[Tuned]) -> Iterator[str]:
         yield "More stages a rank do not pay here: use the straight placement."
 
 
-def _alone(task: Task) -> float:
-    """Seconds of all prompts on one rank, in the largest chunks."""
-    prices = Prices.of(task.cost)
+def _alone(task: Task) -> tuple[float, float]:
+    """The makespan and the mean TTFT of all prompts on one rank, in the largest chunks, in seconds; infinite where it
+    has no memory for all layers."""
     workload = Workload.of(task.requests, task.limits)
+    if task.memory is not None:
+        most = Room.at_best(task.memory, workload, (0,)).longest_chunk(task.limits, (0,), None)
+        if not most:
+            return inf, inf
+        workload = replace(workload, limits=replace(task.limits, max_chunk=most))
     cutting = workload.cut_into([1] * len(workload.runs))
     sizes: list[float] = []
     for run, pieces in zip(workload.runs, cutting.pieces, strict=True):
@@ -464,6 +491,6 @@ def _alone(task: Task) -> float:
         for _ in range(pieces):
             sizes.append(float(min(left, workload.limits.most)))
             left -= round(sizes[-1])
-    rows = prices.layer_seconds(cutting.spans(sizes))
-    [mix] = prices.mixes([float(prices.layers)])
-    return plain_sum(many * plain_sum(row) for many, row in zip(mix, rows, strict=True)) + task.cost.launch * len(sizes)
+    case = Case(Prices.of(task.cost), cutting, "straight", 1, 1)
+    point = case.start(sizes, [float(case.prices.layers)], [Admit(len(cutting))])
+    return point.value, replace(case, share=1.0).at(sizes, point.counts, point.order).value

@@ -95,6 +95,11 @@ class Workload:
         runs = tuple(_run(requests, group) for group in groups)
         return cls(tuple(requests), runs, limits)
 
+    @property
+    def fewest_chunks(self) -> int:
+        """The fewest chunks that all runs can be cut into."""
+        return sum(map(self.fewest, self.runs))
+
     def fewest(self, run: Run) -> int:
         """The fewest chunks that a run can be cut into."""
         return 1 if len(run.requests) > 1 else -(-run.tokens // self.limits.most)
@@ -102,6 +107,12 @@ class Workload:
     def most(self, run: Run) -> int:
         """The most chunks that a run can be cut into."""
         return 1 if len(run.requests) > 1 else max(1, self.fewest(run), run.tokens // self.limits.least)
+
+    @property
+    def uncut(self) -> Run | None:
+        """The first run that chunks of allowed sizes do not add up to: the fewest, as short as may be, are too long."""
+        needed = ((run, self.fewest(run)) for run in self.runs)
+        return next((run for run, count in needed if count > 1 and count * self.limits.least > run.tokens), None)
 
     def cut(self, size: float) -> Cutting:
         """Runs cut into chunks of about ``size`` tokens, as far as limits allow."""
