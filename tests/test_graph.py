@@ -17,10 +17,11 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.edits import with_program
 from vppc.cli import vppc
 from vppc.ir.dag import Dag
 from vppc.ir.document import schedule_text
-from vppc.ir.instruction import Forward
+from vppc.ir.instruction import Forward, Program, Wait
 from vppc.ir.placement import stage_ranks
 from vppc.ir.rules import check
 from vppc.ir.schedule import Chunk, Order, Part, Schedule
@@ -87,6 +88,20 @@ def test_instructions_and_the_ends_of_transfers() -> None:
         ("r1.0", "r0.2", "rendezvous", True),
     }
     assert sum(edge[2] == "program" for edge in edges_of(graph)) == 5
+
+
+@pytest.mark.parametrize(
+    ("rank", "left"),
+    [(0, ("r0.1", "r1.1", "data", True)), (1, ("r1.0", "r0.2", "rendezvous", True))],
+    ids=["of a SEND", "of a RECV"],
+)
+def test_a_wait_that_is_missing_ends_no_transfer(rank: int, left: tuple[str, str, str, bool]) -> None:
+    """A schedule need not be right to be drawn."""
+    schedule = parse_torch_csv("0F0,0SEND_F0\n1RECV_F0,1F0\n")
+    without = [each for each in schedule.programs[rank] if not isinstance(each, Wait)]
+    cut = with_program(schedule, Program.of(rank, schedule.programs[rank].buffers, without))
+    graph = from_json(to_json(instruction_graph(cut)))
+    assert [edge for edge in edges_of(graph) if edge[2] != "program"] == [left]
 
 
 def test_tokens_of_a_decode() -> None:

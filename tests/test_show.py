@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from plans import paper
+from plans import paper, price
 
+from tests.serving_streams import stream
 from vppc.cli import vppc
 from vppc.cli.show import wants_color
 from vppc.costs.document import cost_json
@@ -20,8 +21,10 @@ from vppc.costs.model import CostModel, LayerCost, Linear
 from vppc.errors import CheckFailed, InputError
 from vppc.ir.assembly import to_assembly
 from vppc.ir.document import parse_schedule, schedule_text
-from vppc.ir.schedule import Chunk, Schedule
+from vppc.ir.schedule import Chunk, Request, Schedule
 from vppc.ir.torch_csv import parse_torch_csv
+from vppc.render.report import report_text
+from vppc.serving.batching import Limits
 
 GOLDEN = Path(__file__).parent / "golden"
 FOLD = "0F0,0SEND_F0,0F1,0SEND_F1,3RECV_F0,3F0,3RECV_F1,3F1\n1RECV_F0,1F0,2F0,2SEND_F0,1RECV_F1,1F1,2F1,2SEND_F1\n"
@@ -161,6 +164,9 @@ def test_a_long_schedule_that_is_wrong_is_listed(tmp_path: Path) -> None:
 def test_a_schedule_without_costs_has_no_timeline_unless_they_are_given(tmp_path: Path) -> None:
     schedule = parse_torch_csv(FOLD)
     assert printed(tmp_path, schedule).endswith("no timeline: no costs are embedded; give --cost FILE\n")
+    bare = replace(paper("cpp", 14), extra={})
+    assert table_of(printed(tmp_path, bare), "request") == [[14, 0, 13]]
+    assert table_of(printed(tmp_path, bare, "--request", "r0", "--all"), "chunk") == [[k, 1, k] for k in range(14)]
     cost = tmp_path / "cost.json"
     cost.write_text(json.dumps(cost_json(COST)))
     assert printed(tmp_path, schedule, "--cost", str(cost)) == printed(tmp_path, priced(schedule))
@@ -259,6 +265,28 @@ def test_a_part_of_the_run(tmp_path: Path) -> None:
     assert re.findall(r"[\d.]+ s", part.splitlines()[5])[::100] == ["2 s"]
     refused = show(tmp_path, schedule, "--from", "9", "--to", "3s").exception
     assert "lies from 9 s to 3 s" in str(refused)
+
+
+def test_a_tick_whose_label_has_no_room_is_there_without_it(tmp_path: Path) -> None:
+    window = ("--from", "12345.000001", "--to", "12345.000002", "--width", "40", "--no-programs")
+    labels, ticks = printed(tmp_path, paper("cpp", 4, t=1000.0), *window).splitlines()[5:7]
+    assert labels == "        12345.000001 s         12345.000002 s"
+    assert ticks.count("┬") == 3
+
+
+def test_where_all_is_given_up_there_is_no_first_token(tmp_path: Path) -> None:
+    each = stream("cpp", 2, Limits(chunk_size=8))
+    for number in range(9):
+        each.compiler.add(Request(f"r{number}", 80), 0.0)
+    each.advance(0.0)
+    for number in range(9):
+        each.compiler.cancel(f"r{number}", 0.1)
+    schedule = each.close()
+    assert printed(tmp_path, schedule).splitlines()[3] == "bubble 48.3% of a rank's time, no first token"
+    assert [request.id for request in schedule.requests] == ["r0"]
+    many = replace(schedule.requests[0], id="r1")
+    several = replace(schedule, requests=(*schedule.requests, *[many] * 8), certificate=None)
+    assert "\nTTFT: none of 9 requests is sampled\n" in report_text(several, price(several))
 
 
 def test_assembly_is_read_as_json_is(tmp_path: Path) -> None:

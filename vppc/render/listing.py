@@ -37,11 +37,9 @@ def prediction(report: Report) -> Iterator[str]:
     bubbles = [rank.bubble_ratio for rank in report.ranks]
     low, high = percent(min(bubbles, default=0.0)), percent(max(bubbles, default=0.0))
     tokens = [ttft for ttft in report.ttft if ttft is not None]
-    first, last = (seconds(min(tokens)), seconds(max(tokens))) if tokens else ("none", "none")
-    yield (
-        f"bubble {low if low == high else f'{low} to {high}'} of a rank's time,"
-        f" first token after {first if first == last else f'{first} to {last}'}"
-    )
+    first, last = (seconds(min(tokens)), seconds(max(tokens))) if tokens else ("", "")
+    after = f"first token after {first if first == last else f'{first} to {last}'}" if tokens else "no first token"
+    yield f"bubble {low if low == high else f'{low} to {high}'} of a rank's time, {after}"
 
 
 def programs(schedule: Schedule, ranks: Collection[int], chunks: Set[int] | None, limit: int | None) -> Iterator[str]:
