@@ -120,6 +120,12 @@ def test_a_part_of_a_program() -> None:
     assert list(instruction_lines(sample(), program, 10)) == lines[10:]
 
 
+@pytest.mark.parametrize(("length", "first"), [(1000, "    0"), (1001, "     0")])
+def test_numbers_are_as_wide_as_the_last(length: int, first: str) -> None:
+    lines = list(instruction_lines(sample(), Program.of(0, 1, [Wait(7)] * length)))
+    assert (lines[0].partition("WAIT")[0], len(lines[-1])) == (f"{first}  ", len(lines[0]))
+
+
 def test_a_wait_for_nothing_has_no_comment() -> None:
     program = Program.of(0, 1, [Wait(7)])
     assert list(instruction_lines(sample(), program)) == ["    0  WAIT     7"]
@@ -157,6 +163,7 @@ BAD = {
     "digits": HEAD + f".digits {'9' * 5000}\n",
     "key form": HEAD + ".cost\n",
     "key twice": HEAD + ".cost 1\n.cost 2\n",
+    "key of a line": HEAD + ".pp 1\n",
     "json on order": HEAD + 'order 0 c0.s0 {"x": 1}\n',
     "order stage": HEAD + "chunk 0 r0[0..1]\norder 0 c0.s1\n",
     "order form": HEAD + "order 0 s0\n",

@@ -59,9 +59,10 @@ def test_where_chunks_return_the_outer_ranks_have_the_layers_that_are_left_over(
 
 def test_what_is_done_once_a_rank_counts_as_its_work() -> None:
     """Eight tokens in twelve layers and a head of 16 s are 112 s of work, 56 s a rank: on rank 0 16 of the head."""
-    head = CostModel((LayerCost(12, per_token=1.0),), head=Linear(16.0))
-    first, *middle, last = counts(split(head, "v", 2, 2))
-    assert (first + last, sum(middle)) == (5, 7)
+    for once in (Linear(16.0), Linear(8.0, 8.0)):
+        head = CostModel((LayerCost(12, per_token=1.0),), head=once)
+        first, *middle, last = counts(split(head, "v", 2, 2))
+        assert (first + last, sum(middle)) == (5, 7)
 
 
 @pytest.mark.parametrize(("strategy", "pp"), [("cpp", 2), ("cpp", 4), ("cpp", 8), ("vpp-async", 4), ("vpp-async", 8)])

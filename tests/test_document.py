@@ -546,6 +546,14 @@ def test_optional_keys_are_kept_as_they_are() -> None:
     assert json.loads(written(schedule)) == document
 
 
+def test_what_is_said_of_instructions_of_long_programs_is_written_where_they_are() -> None:
+    notes = {number: {"why": f"{number}"} for number in (0, 4095, 4096, 9999)}
+    program = replace(Program.of(0, 1, [Wait(number) for number in range(10_000)]), notes=notes)
+    document = json.loads(written(replace(SMALL, programs=(program,))))
+    said = {number: each["why"] for number, each in enumerate(document["programs"][0]["instructions"]) if "why" in each}
+    assert said == {number: each["why"] for number, each in notes.items()}
+
+
 def test_what_may_be_left_out() -> None:
     text = TEXT.replace(', "cached_tokens": 0, "arrival": 0.0', "")
     assert parse_schedule(text) == SMALL

@@ -213,6 +213,20 @@ def test_the_critical_path_of_a_straight_pipeline() -> None:
     assert (path.seconds(Doing.RUN, 0), path.seconds(Doing.TRANSFER), path.hand_overs) == (12.0, 0.5, 1)
 
 
+def test_the_critical_path_does_not_turn_to_what_ends_just_as_it_is_needed() -> None:
+    """A link that is free again as the next chunk is done, and a request that comes as a rank is done with another."""
+    links = critical_path(activity_of(paper("cpp", 2, transfer=4.0))).links
+    assert [(link.doing, link.rank) for link in links] == [
+        (Doing.RUN, 0),
+        (Doing.RUN, 0),
+        (Doing.TRANSFER, 1),
+        (Doing.RUN, 1),
+    ]
+    two = paper("cpp", (1, 1))
+    punctual = replace(two, requests=(two.requests[0], replace(two.requests[1], arrival=2.0)))
+    assert critical_path(activity_of(punctual)) == critical_path(activity_of(two))
+
+
 def test_the_critical_path_waits_for_a_request() -> None:
     early = paper("cpp", (1, 1))
     late = replace(early, requests=(early.requests[0], replace(early.requests[1], arrival=50.0)))

@@ -45,6 +45,14 @@ def test_placements_that_do_not_exist(placement: str, vp: int, message: str) -> 
     assert raised.value.problem == message
 
 
+@pytest.mark.parametrize(
+    ("placement", "vp", "ranks"),
+    [("zigzag", 5, (0, 1, 1, 0, 0, 1, 1, 0, 0, 1)), ("loop", 3, (0, 1, 0, 1, 0, 1)), ("v", 2, (0, 1, 1, 0))],
+)
+def test_where_the_stages_are(placement: str, vp: int, ranks: tuple[int, ...]) -> None:
+    assert stage_ranks(placement, 2, vp) == ranks
+
+
 @pytest.mark.parametrize("rank", [2, -1])
 def test_a_segment_for_a_rank_that_does_not_exist(rank: int) -> None:
     segment = Segment(1, "1" * 64, programs=(Continuation(rank, 0, Program.of(rank, 0, []).code),))

@@ -27,9 +27,9 @@ from vppc.analysis.memory_remedies import balanced_ranges
 from vppc.costs.devices import DEVICES, Device
 from vppc.costs.roofline import roofline_cost
 from vppc.errors import CheckFailed, InputError
-from vppc.ir.instruction import Forward
+from vppc.ir.instruction import Forward, Program, Sample
 from vppc.ir.rules import check
-from vppc.ir.schedule import Schedule
+from vppc.ir.schedule import Chunk, Model, Part, Request, Schedule, Stage
 from vppc.models import ModelSpec, load_model
 from vppc.models.spec import Dense, Experts, GroupedQuery, LayerKind
 from vppc.models.weights import Sharding, layer_weights, weight_bytes
@@ -109,6 +109,8 @@ class TestDeepSeekOnSixteenDies:
         dense = load_model("qwen3-8b")
         text = refusal(plan(dense, (64 * K,), tp=2), dense, replace(NPU, memory=6 * 2**30), tp=2)
         assert text.endswith("Would fit: 4 devices a rank (--tp 4); or 4 pipeline ranks (--pp)")
+        text = refusal(plan(dense, (64 * K,), tp=1), dense, replace(NPU, memory=5 * 2**30))
+        assert text.endswith("Would fit: 8 devices a rank (--tp 8)")
 
     def test_where_the_bytes_are(self) -> None:
         schedule = plan(DEEPSEEK, (512 * K,), chunk_size=24 * K)
@@ -133,6 +135,14 @@ class TestDeepSeekOnSixteenDies:
         schedule = plan(DEEPSEEK, (64 * K,), strategy="cpp", chunk_size=8 * K, ranges=ranges)
         first = memory_plan(schedule, DEEPSEEK, NPU, tp=8, ep=8, weight_dtype="w8a8")[0]
         assert first.activations == 8 * K * 2 * (3 * 7168 + 1536 + 576 + 16 * (2 * 192 + 2 * 128))
+
+    def test_latents_of_the_tokens_that_an_indexer_selects_are_not_rebuilt(self) -> None:
+        """For 16 heads a device the query, its 512 + 64 against the latents, and 512 of output; the selected, twice."""
+        sparse = load_model("deepseek-v3.2")
+        ranges = ((0, 3), (3, 61))
+        schedule = plan(sparse, (64 * K,), strategy="cpp", chunk_size=8 * K, ranges=ranges)
+        first = memory_plan(schedule, sparse, NPU, tp=8, ep=8, weight_dtype="w8a8")[0]
+        assert first.activations == 8 * K * 2 * (3 * 7168 + 1536 + 16 * (192 + 576 + 512) + 2 * 2048)
 
 
 class TestParts:
@@ -279,6 +289,22 @@ class TestRule:
         findings = check(replace(fitted, programs=(first, *fitted.programs[1:])))
         assert [finding.code for finding in findings] == ["M1"]
 
+    @pytest.mark.parametrize(("limit", "found"), [(10, []), (9, ["M1"])])
+    def test_a_cancelled_request_holds_its_tokens_up_to_its_last_chunk(self, limit: int, found: list[str]) -> None:
+        """Four tokens of r0, which is given up, then the ten of r1, a byte each, with no weights."""
+        code = [Forward(0, 0, None, None), Forward(1, 0, None, 0), Sample(1, 0)]
+        schedule = Schedule(
+            "by hand",
+            Model("m", 1),
+            *(1, 1),
+            stages=(Stage(0, 0, (0, 1)),),
+            requests=(Request("r0", 8), Request("r1", 10)),
+            chunks=(Chunk((Part(0, 0, 4),)), Chunk((Part(1, 0, 10),))),
+            programs=(replace(Program.of(0, 1, code), extra={"memory": {"limit": limit, "kv_per_token": 1}}),),
+            extra={"cancelled": [0]},
+        )
+        assert [finding.code for finding in check(schedule)] == found
+
     def test_what_a_file_says_is_known_where_it_says_all(self) -> None:
         schedule = plan(SMALL, (1000,), tp=1, chunk_size=100)
         fitted = check_memory(schedule, SMALL, NPU)
@@ -361,7 +387,11 @@ class TestRemedies:
             "one prompt at a time (--max-resident-tokens 2000), and 2 buffers a rank (--max-buffers), "
             "where less run-ahead allows it (--max-in-flight)"
         )
-        assert self.number(r"chunks of at most (\d+) tokens", advice) >= 128
+        tokens = self.number(r"chunks of at most (\d+) tokens", advice)
+        room = Memory(SMALL, replace(NPU, memory=limit), Sharding(), "bf16", 256.0)
+        for more, fits in ((0, True), (128, False)):
+            least = (replace(load, buffers=2, chunk_tokens=tokens + more) for load in loads)
+            assert all(room.of(load).free >= 0 for load in least) == fits
 
     def test_no_chunks_are_asked_for_that_are_larger_than_the_plans(self) -> None:
         options = {"chunk_size": 256, "ranges": ((0, 5), (5, 6), (6, 7), (7, 12))}

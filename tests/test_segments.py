@@ -17,7 +17,7 @@ from vppc.errors import CheckFailed, Finding
 from vppc.ir.certificate import Certificate
 from vppc.ir.instruction import WIDTH, Forward, Program, Recv, Sample, Send, Wait
 from vppc.ir.rules import RULES, Verifier, check, check_stream
-from vppc.ir.schedule import Part, Request, Schedule
+from vppc.ir.schedule import Chunk, Model, Part, Request, Schedule, Stage
 from vppc.ir.segment import Continuation, Segment
 from vppc.ir.stream import extend
 
@@ -307,6 +307,29 @@ def test_who_is_cancelled_behind_what_is_forgotten() -> None:
     verifier.extend(Segment(2, "", requests=(Request("r1", 4), Request("r2", 4)), extra={"cancelled": [2]}))
     (finding,) = verifier.findings(closed=True)
     assert (finding.code, finding.problem) == ("R5", "no chunk holds its tokens 0 to 4")
+
+
+def test_the_tokens_of_who_is_cancelled_behind_what_is_forgotten_are_free() -> None:
+    """Of r0 all is forgotten; r1 is given up after four tokens, with six of r2 to come and room for six."""
+    code = [Forward(0, 0, None, 0), Sample(0, 0), Forward(1, 0, None, None)]
+    first = Schedule(
+        "by hand",
+        Model("m", 1),
+        *(1, 1),
+        stages=(Stage(0, 0, (0, 1)),),
+        requests=(Request("r0", 4), Request("r1", 8)),
+        chunks=(Chunk((Part(0, 0, 4),)), Chunk((Part(1, 0, 4),))),
+        programs=(replace(Program.of(0, 1, code), extra={"memory": {"limit": 6, "kv_per_token": 1}}),),
+        extra={"cancelled": [1]},
+    )
+    verifier = Verifier(first)
+    assert verifier.findings(closed=False) == ()
+    verifier.forget(1)
+    ahead = Program.of(0, 1, [Forward(2, 0, None, 0), Sample(2, 0)]).code
+    verifier.extend(
+        Segment(1, "", (Request("r2", 6),), (Chunk((Part(2, 0, 6),)),), (Continuation(0, len(code), ahead),))
+    )
+    assert verifier.findings(closed=True) == ()
 
 
 @pytest.mark.parametrize("seed", [1335, 2183, 3236])
