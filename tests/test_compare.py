@@ -143,6 +143,18 @@ def test_the_tables(unit: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--cost", unit, *chosen, *dynamic, *SMALL) == (0, SHOWN, "")
 
 
+@pytest.mark.parametrize(("layers", "bubble"), [(6, "66.7% to 83.3%"), (5, "80.0%")])
+def test_the_bubbles_of_many_ranks_are_told_as_a_range(
+    layers: int, bubble: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One chunk, which is on one rank after another: five of as many layers, or one of them with two."""
+    cost = tmp_path / "cost.json"
+    cost.write_text(json.dumps(cost_json(CostModel((LayerCost(layers, 1.0),)))))
+    one = ("--tokens", "4", "--chunk-size", "4", "--strategy", "cpp", "--pp", "5")
+    [line] = [each for each in run(capsys, "--cost", cost, *one)[1].splitlines() if each.startswith("    4  cpp")]
+    assert re.sub(" +", " ", line).endswith(f"% {bubble}")
+
+
 def test_json(unit: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, "--cost", unit, "--strategy", "cpp", "--strategy", "vpp", *SMALL, "--json")
     shown: dict[str, Any] = json.loads(out)

@@ -226,6 +226,31 @@ def test_what_cannot_be_drawn(tmp_path: Path) -> None:
     )
 
 
+def place(picture: ElementTree.Element, what: str) -> tuple[float, float]:
+    """Where the last text of these words is."""
+    found = [each for each in picture.iter(f"{SVG}text") if each.text == what][-1]
+    return float(found.get("x", "")), float(found.get("y", ""))
+
+
+def test_charts_of_more_queues_than_fit_side_by_side_go_on_below() -> None:
+    queues = [equal_prompts(tokens) for tokens in (4, 5, 6, 7, 8)]
+    contest = compare(cases(COST, queues, [Options(strategy="cpp")], (1, 2)))
+    (x, y), *others, fifth = (place(drawn(contest), str(tokens)) for tokens in (4, 5, 6, 7, 8))
+    assert fifth == (x, y + 196)
+    assert [(there > x, down) for there, down in others] == [(True, y)] * 3
+
+
+def test_a_legend_of_many_contestants_goes_on_below() -> None:
+    learning = [
+        Options(strategy="dcpp", min_chunk=1, page_size=1, measured_time="wait", warmups=warmups)
+        for warmups in range(7)
+    ]
+    picture = drawn(compare(cases(COST, [equal_prompts(6)], learning, (1,))))
+    keys = [each.get("transform", "") for each in picture.iter(f"{SVG}g") if each.get("transform")]
+    assert [re.sub(r"\S+ ", "", key) for key in keys] == ["38.00)"] * 5 + ["56.00)"] * 4
+    assert keys[0] == "translate(52.00 38.00)" and keys[5] == "translate(52.00 56.00)"
+
+
 def test_lines_that_lie_on_one_another_are_named() -> None:
     free = CostModel((LayerCost(4, fixed=1.0),), name="free")  # the same for every order of chunks on one rank
     contestants = [Options(strategy=name, pp=1, min_chunk=1, page_size=1) for name in ("cpp", "dcpp")]

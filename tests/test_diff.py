@@ -134,3 +134,13 @@ def test_other_prompts_and_other_ranks_are_said(tmp_path: Path) -> None:
     assert "chunks: 3 chunks of the same sizes first, then A has none, and B 1 token" in text
     assert re.search(r"ranks x stages +2 x 1 +3 x 1\n", text)
     assert "rank 2" not in text
+
+
+def test_runs_without_costs_are_compared_by_their_times(tmp_path: Path) -> None:
+    schedule = paper("cpp", 3)
+    timing = simulate(schedule, OpCosts.of(schedule, parse_cost(schedule.extra["cost"])))
+    bare = replace(schedule, extra={key: value for key, value in schedule.extra.items() if key != "cost"})
+    runs = [str(write_journal(tmp_path / name, bare, timing)) for name in "ab"]
+    text = diff(*runs)
+    assert re.search(r"\nmakespan +18 s +18 s", text)
+    assert "efficiency" not in text and "lower bound" not in text

@@ -98,10 +98,10 @@ def _best(best: Outcome) -> tuple[str, str, str, str]:
     if best.report is None:
         return ("",) * 4
     bubbles = [rank.bubble_ratio for rank in best.report.ranks]
+    shown = " ".join(map(percent, bubbles))
     if len(bubbles) > _RANKS_SHOWN:
-        shown = f"{percent(min(bubbles))} to {percent(max(bubbles))}"
-    else:
-        shown = " ".join(map(percent, bubbles))
+        low, high = percent(min(bubbles)), percent(max(bubbles))
+        shown = low if low == high else f"{low} to {high}"
     rate = f"{best.throughput:,.0f}" if best.throughput >= 100 else f"{best.throughput:.3g}"
     return count(best.chunks), rate, percent(best.report.efficiency), shown
 
