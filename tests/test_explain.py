@@ -222,7 +222,7 @@ def test_the_critical_path_does_not_turn_to_what_ends_just_as_it_is_needed() -> 
         (Doing.TRANSFER, 1),
         (Doing.RUN, 1),
     ]
-    two = paper("cpp", (1, 1))
+    two = paper("cpp", (1, 2))
     punctual = replace(two, requests=(two.requests[0], replace(two.requests[1], arrival=2.0)))
     assert critical_path(activity_of(punctual)) == critical_path(activity_of(two))
 

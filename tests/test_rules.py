@@ -253,6 +253,12 @@ def test_a_part_that_leaves_out_tokens_is_sent_to_where_those_before_it_end() ->
     assert (first.code, first.remedy) == ("R3", "start it at 2: its parts so far end there")
 
 
+@pytest.mark.parametrize(("rank", "index", "channel"), [(0, 1, 0), (1, 4, 1), (0, 2, 1), (1, 0, 0)])
+def test_a_channel_that_leads_elsewhere_is_told_the_one_that_does_not(rank: int, index: int, channel: int) -> None:
+    first = check(changed(BASE, rank, index, channel=5))[0]
+    assert (first.code, first.remedy) == ("P8", f"use channel {channel}")
+
+
 OTHERS: list[tuple[str, str, Callable[[], Schedule]]] = [
     ("PyTorch's simulator: two SENDs cross, each waited for before the RECV", "D2", crossing_sends),
     ("swapped RECVs", "C6", lambda: changed(changed(BASE, 1, 0, chunk=1), 1, 5, chunk=0)),

@@ -15,9 +15,9 @@ from tests.edits import by_hand, changed
 from tests.random_schedules import random_schedule
 from vppc.errors import CheckFailed, Finding
 from vppc.ir.certificate import Certificate
-from vppc.ir.instruction import WIDTH, Forward, Program, Recv, Sample, Send, Wait
+from vppc.ir.instruction import WIDTH, Forward, Instruction, Program, Recv, Sample, Send, Wait
 from vppc.ir.rules import RULES, Verifier, check, check_stream
-from vppc.ir.schedule import Chunk, Model, Part, Request, Schedule, Stage
+from vppc.ir.schedule import Channel, Chunk, Model, Part, Request, Schedule, Stage
 from vppc.ir.segment import Continuation, Segment
 from vppc.ir.stream import extend
 
@@ -310,26 +310,44 @@ def test_who_is_cancelled_behind_what_is_forgotten() -> None:
 
 
 def test_the_tokens_of_who_is_cancelled_behind_what_is_forgotten_are_free() -> None:
-    """Of r0 all is forgotten; r1 is given up after four tokens, with six of r2 to come and room for six."""
-    code = [Forward(0, 0, None, 0), Sample(0, 0), Forward(1, 0, None, None)]
-    first = Schedule(
+    """Of r0 all is forgotten; rank 1 has yet to compute the four tokens of r1, which is given up, and six of r2."""
+
+    def sent(*chunks: int, first: int) -> list[Instruction]:
+        return [
+            each
+            for at, chunk in enumerate(chunks)
+            for each in (Forward(chunk, 0, None, 0), Send(chunk, 0, 1, 0, 0), Wait(first + 3 * at + 1))
+        ]
+
+    begun: list[Instruction] = [Recv(0, 1, 0, 0, 0), Wait(0), Forward(0, 1, 0, 1), Sample(0, 1)]
+    behind: list[Instruction] = [
+        *(Recv(1, 1, 0, 0, 0), Wait(4), Forward(1, 1, 0, None)),
+        *(Recv(2, 1, 0, 0, 0), Wait(7), Forward(2, 1, 0, 1), Sample(2, 1)),
+    ]
+    limited = replace(Program.of(1, 2, begun), extra={"memory": {"limit": 6, "kv_per_token": 1}})
+    schedule = Schedule(
         "by hand",
-        Model("m", 1),
-        *(1, 1),
-        stages=(Stage(0, 0, (0, 1)),),
+        Model("m", 2),
+        *(2, 1),
+        stages=(Stage(0, 0, (0, 1)), Stage(1, 1, (1, 2))),
+        channels=(Channel(0, 0, 1),),
         requests=(Request("r0", 4), Request("r1", 8)),
         chunks=(Chunk((Part(0, 0, 4),)), Chunk((Part(1, 0, 4),))),
-        programs=(replace(Program.of(0, 1, code), extra={"memory": {"limit": 6, "kv_per_token": 1}}),),
+        programs=(Program.of(0, 1, sent(0, 1, first=0)), limited),
         extra={"cancelled": [1]},
     )
-    verifier = Verifier(first)
-    assert verifier.findings(closed=False) == ()
-    verifier.forget(1)
-    ahead = Program.of(0, 1, [Forward(2, 0, None, 0), Sample(2, 0)]).code
-    verifier.extend(
-        Segment(1, "", (Request("r2", 6),), (Chunk((Part(2, 0, 6),)),), (Continuation(0, len(code), ahead),))
+    programs = (
+        Continuation(0, 6, Program.of(0, 1, sent(2, first=6)).code),
+        Continuation(1, 4, Program.of(1, 2, behind).code),
     )
-    assert verifier.findings(closed=True) == ()
+    segment = Segment(1, "", (Request("r2", 6),), (Chunk((Part(2, 0, 6),)),), programs)
+    for over in (0, 1):
+        verifier = Verifier(schedule)
+        assert verifier.findings(closed=False) == ()
+        if over:
+            verifier.forget(over)
+        verifier.extend(segment)
+        assert verifier.findings(closed=True) == ()
 
 
 @pytest.mark.parametrize("seed", [1335, 2183, 3236])
