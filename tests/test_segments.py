@@ -295,6 +295,7 @@ def test_a_stream_that_is_forgotten_keeps_what_is_open_and_no_more() -> None:
     assert verifier.findings(closed=False) == ()
     verifier.forget(1)
     assert [len(tape) for tape in verifier.tapes] == [1, 1]
+    assert len(verifier.steps) == 0
     assert (verifier.prompts.requests, verifier.prompts.chunks) == ([], [])
 
 

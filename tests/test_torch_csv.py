@@ -142,6 +142,7 @@ BAD = {
     "no microbatch": "0F\n",
     "header": "rank,action\n",
     "large": "9999999999F0\n",
+    "not yet large": "999999999F0\n",
     "not CSV": '0F0\n"' + "1" * 200_000 + '"\n',
     "two ranks": "0F0,1F0\n1F0\n",
     "stage missing": "0F0\n2F0\n",
