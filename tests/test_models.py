@@ -280,6 +280,20 @@ class TestConfig:
     def test_the_language_model_of_a_multimodal_one(self) -> None:
         assert parse_config({"text_config": TINY, "vision_config": {}}, "tiny") == tiny()
 
+    def test_a_multimodal_config_says_some_of_its_language_model_beside_it(self) -> None:
+        beside = {"quantization_config": {"quant_method": "fp8"}, "tie_word_embeddings": True, "hidden_size": 1}
+        spec = parse_config({**beside, "text_config": TINY}, "tiny")
+        assert spec == tiny(quantization_config={"quant_method": "fp8"}, tie_word_embeddings=True)
+        own = {**TINY, "quantization_config": None, "tie_word_embeddings": False}
+        spec = parse_config({**beside, "text_config": own}, "tiny")
+        assert (spec.weight_dtype, spec.tied) == ("fp8", False)
+
+    def test_layers_and_experts_that_are_there_are_not_refused(self) -> None:
+        none = {"attn_type_list": [1] * 4, "layer_group_size": 1, "num_extra_experts": 0, "attention_kv_lora_dim": None}
+        assert tiny(**none) == tiny()
+        other = {"num_redundant_experts": 8, "num_local_experts": 6}
+        assert tiny(TINY | TINY_EXPERTS, **other) == tiny(TINY | TINY_EXPERTS)
+
     def test_what_costs_nothing_is_ignored(self) -> None:
         assert tiny(rope_theta=1e4, hidden_act="silu", unheard_of=[1, {}], sliding_window=None) == tiny()
         assert tiny(sliding_window=4096, use_sliding_window=False) == tiny()
@@ -301,6 +315,10 @@ class TestConfig:
             ({"num_attention_heads": 7}, "config.json: num_attention_heads: a hidden size of 64 cannot be shared by 7"),
             ({"kv_lora_rank": 16}, 'config.json: the key "qk_nope_head_dim" is missing\n  hint: latent attention'),
             ({"index_topk": 4}, "config.json: index_topk: an indexer without latent attention is not known"),
+            (
+                {**TINY_DSA, "q_lora_rank": None},
+                "config.json: index_topk: an indexer reads the latent of the queries\n  hint: the key q_lora_rank",
+            ),
             ({"num_experts": 4}, 'config.json: the key "num_experts_per_tok" is missing'),
             ({"num_experts": 4, "num_experts_per_tok": 5}, "config.json: num_experts_per_tok: 5 of 4 experts"),
             (
@@ -314,6 +332,14 @@ class TestConfig:
                 'layer_types[1]: "linear_attention" is not counted',
             ),
             ({"compress_ratios": [0, 4]}, "config.json: compress_ratios: the model has compressed attention"),
+            ({"linear_attn_config": {"kda_layers": [1]}}, "linear_attn_config: the model has linear attention"),
+            ({"attn_type_list": [0, 0, 0, 1]}, "attn_type_list: the model has linear attention, which is not counted"),
+            ({"layer_group_size": 5}, "layer_group_size: the model has linear attention, which is not counted"),
+            ({"block_types": ["recurrent", "attention"]}, "block_types: the model has recurrent layers"),
+            ({"moe_num_experts": 64}, "moe_num_experts: experts by a name that is not read\n  hint: n_routed_experts"),
+            ({"num_routed_experts": 256}, "num_routed_experts: experts by a name that is not read"),
+            ({"moe_num_experts": [64, 64]}, "moe_num_experts: experts by a name that is not read"),
+            ({"attention_kv_lora_dim": 512}, "attention_kv_lora_dim: a latent by a name that is not read"),
             (
                 {**TINY_DSA, "index_topk_pattern": "SFFF"},
                 "index_topk_pattern: the first layer has no earlier selection",

@@ -7,6 +7,7 @@ counted wrongly. Feed-forward networks are taken to be gated (three matrices), a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Annotated, Any, Literal, NotRequired
@@ -102,8 +103,16 @@ _NOT_COUNTED = {
     "ssm_state_size": "state-space layers",
     "compress_ratios": "compressed attention",
     "interleave_moe_layer_step": "chunked attention between expert layers",
+    "linear_attn_config": "linear attention",
+    "block_types": "recurrent layers",
 }
 """Fields that only models with parts have which are not counted here, and what those parts are."""
+
+_COUNT_OF_EXPERTS = re.compile(r"(^|_)n(um)?_(.*_)?experts$")
+"""Of the names of fields, those that count experts."""
+
+_OF_THE_WHOLE = ("quantization_config", "tie_word_embeddings")
+"""What a multimodal config says beside its language model, and of it."""
 
 _DTYPES = {"bfloat16": "bf16", "float16": "bf16", "half": "bf16", "float32": "fp32", "float": "fp32"}
 _METHODS = {"fp8": "fp8", "fbgemm_fp8": "fp8", "w8a8": "w8a8", "w8a8_int8": "w8a8"}
@@ -116,13 +125,15 @@ def parse_config(config: Any, name: str, file: str = "") -> ModelSpec:
     Raises InputError that names the field and what is allowed there.
     """
     prefix = ""
+    beside: dict[str, Any] = {}
     if isinstance(config, dict) and "num_hidden_layers" not in config and "text_config" in config:
+        beside = {key: config[key] for key in _OF_THE_WHOLE if config.get(key) is not None}
         config, prefix = config["text_config"], "text_config."
     if not isinstance(config, dict):
         raise InputError(
             f"{shown(config)} is not a model config", file=file, place=prefix[:-1], remedy="an object in { }"
         )
-    stated = {key: value for key, value in config.items() if value is not None}
+    stated = beside | {key: value for key, value in config.items() if value is not None}
     reader = _Reader(validate(_CONFIG, stated, file=file, prefix=prefix), file, prefix)
     return reader.spec(name)
 
@@ -265,6 +276,8 @@ class _Reader:
         for key, part in _NOT_COUNTED.items():
             if self._by_key.get(key):
                 raise self._error(key, f"the model has {part}, which is not counted", "a decoder with full attention")
+        self._refuse_linear_layers()
+        self._refuse_other_names()
         for layer, kind in enumerate(config.get("layer_types", ())):
             if kind not in _ATTENDS_TO_ALL:
                 raise self._error(
@@ -273,6 +286,28 @@ class _Reader:
         window, context = config.get("sliding_window", 0), config.get("max_position_embeddings", 0)
         if window and config.get("use_sliding_window", True) and not 0 < context <= window:
             raise self._error("sliding_window", "a sliding window is not counted", "null, or use_sliding_window false")
+
+    def _refuse_linear_layers(self) -> None:
+        """Refuse what two families say of their layers: 0 for a linear one, or how many go with one that is not."""
+        remedy = "a decoder with full attention"
+        kinds = self._by_key.get("attn_type_list")
+        if isinstance(kinds, list) and any(kind != 1 for kind in kinds):
+            raise self._error("attn_type_list", "the model has linear attention, which is not counted", remedy)
+        if self._by_key.get("layer_group_size", 1) != 1:
+            raise self._error("layer_group_size", "the model has linear attention, which is not counted", remedy)
+
+    def _refuse_other_names(self) -> None:
+        """Refuse experts and latents by other names than those that are read: they would be left out."""
+        experts, latent = self._expert_count() > 0, "kv_lora_rank" in self._config
+        for key, value in self._by_key.items():
+            if key in Config.__annotations__ or not (type(value) is list or (type(value) is int and value > 1)):
+                continue
+            if not experts and _COUNT_OF_EXPERTS.search(key):
+                raise self._error(
+                    key, "experts by a name that is not read", "n_routed_experts, as in DeepSeek's configs"
+                )
+            if not latent and "kv_lora" in key:
+                raise self._error(key, "a latent by a name that is not read", "kv_lora_rank, as in DeepSeek's configs")
 
     def _a_layer(self, key: str, values: Sequence[Any]) -> Sequence[Any]:
         if len(values) != self._layers:
