@@ -27,13 +27,14 @@ from vppc.compiler import paper_cost
 from vppc.costs.document import parse_cost
 from vppc.costs.model import CostModel, OpCosts
 from vppc.errors import InputError
-from vppc.explain import changes, outcome, steps, trials, with_free_transfers
+from vppc.explain import changes, outcome, steps, sweep_cases, trials, with_free_transfers
 from vppc.ir.document import schedule_text
 from vppc.ir.instruction import FORWARD, SEND, WAIT
 from vppc.ir.rules import check
-from vppc.ir.schedule import Channel, Order, Request, Schedule
+from vppc.ir.schedule import Channel, Chunk, Order, Part, Request, Schedule
 from vppc.lowering import lower
-from vppc.passes.strategies import STRATEGIES
+from vppc.passes.planned import PlannedChunks
+from vppc.passes.strategies import STRATEGIES, Options, passes
 from vppc.render.explain import bubbles_text, instruction_text, moment_text, path_text, steps_text, waits_text
 from vppc.serving.batching import Limits
 
@@ -273,6 +274,29 @@ def test_changed_schedules_are_proven_and_what_their_options_say() -> None:
             assert change.how.split()[1] == ",".join(map(str, counts))
         if change.kind == "taper":
             assert sum(chunk.tokens for chunk in changed.chunks) == 70000
+
+
+def test_nothing_that_would_be_other_work_is_tried_of_requests_that_decode() -> None:
+    """Chunks cut anew from the prompts would leave the tokens out, and a loop brings none back to rank 0."""
+    whole = deepseek("vpp-async", (40000,), 8192)
+    tokens = tuple(Chunk((Part(0, 40000 + index, 1, decode=True),)) for index in range(4))
+    schedule = PlannedChunks((*whole.chunks, *tokens))(replace(whole, programs=(), certificate=None))
+    for step in passes(Options(strategy="vpp-async", pp=2), cost_of(whole))[1:]:
+        schedule = step(schedule)
+    found = list(changes(schedule, cost_of(whole)))
+    assert {change.kind for change, _ in found} == {"thinner stages", "less in flight", "more in flight", "layer split"}
+    for _, compiled in found:
+        changed = compiled()
+        assert not check(changed)
+        assert changed.chunks == schedule.chunks
+    assert sweep_cases(schedule) == []
+
+
+def test_the_prompt_of_a_cancelled_request_is_not_cut_anew() -> None:
+    schedule = deepseek("vpp-async", (40000, 30000), 8192)
+    cancelled = replace(schedule, extra={**schedule.extra, "cancelled": [1]})
+    assert "chunk size" not in {change.kind for change, _ in changes(cancelled, cost_of(schedule))}
+    assert sweep_cases(cancelled) == []
 
 
 def test_a_split_by_costs_is_tried_as_compile_makes_it() -> None:

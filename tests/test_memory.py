@@ -31,7 +31,7 @@ from vppc.ir.instruction import Forward, Program, Sample
 from vppc.ir.rules import check
 from vppc.ir.schedule import Chunk, Model, Part, Request, Schedule, Stage
 from vppc.models import ModelSpec, load_model
-from vppc.models.spec import Dense, Experts, GroupedQuery, LayerKind
+from vppc.models.spec import Dense, Experts, GroupedQuery, Latent, LayerKind
 from vppc.models.weights import Sharding, layer_weights, weight_bytes
 
 NPU = DEVICES["910c"]
@@ -39,6 +39,7 @@ DEEPSEEK = load_model("deepseek-v3.1")
 K = 1024
 
 SMALL = ModelSpec("small", 64, 1000, GroupedQuery(8, 4, 16), (LayerKind(12, Dense(128)),))
+SMALL_MLA = replace(SMALL, attention=Latent(8, 0, 64, 16, 16, 16))
 MIXED = replace(SMALL, kinds=(LayerKind(2, Dense(512)), LayerKind(10, Experts(8, 2, 64, shared_width=64))))
 
 
@@ -258,6 +259,15 @@ class TestResidentTokens:
         for rank in range(schedule.pp):
             assert resident_tokens(schedule, rank) == resident_by_replay(schedule, rank)
 
+    def test_a_chunk_may_hold_a_prompt_in_two_parts(self) -> None:
+        schedule = plan(SMALL, (300,), tp=1, chunk_size=100)
+        *before, last = schedule.chunks
+        [part] = last.parts
+        parts = (replace(part, tokens=40), replace(part, start=part.start + 40, tokens=60))
+        halved = replace(schedule, chunks=(*before, replace(last, parts=parts)))
+        assert check(replace(halved, certificate=None)) == ()
+        assert [resident_tokens(halved, rank) for rank in range(2)] == [300, 300]
+
     def test_packing_holds_two_prompts_at_once(self) -> None:
         one, packed = (
             plan(SMALL, (400, 400, 400), tp=1, strategy=s, chunk_size=50) for s in ("vpp-async", "vpp-packed")
@@ -345,6 +355,15 @@ class TestRemedies:
         limit = (self.needs(chunk_size=1000, **options) + self.needs(chunk_size=256, **options)) // 2
         tokens = self.number(r"chunks of at most (\d+) tokens", self.advice(limit, chunk_size=1000, **options))
         assert 128 <= tokens < 1000
+        assert self.needs(chunk_size=tokens, **options) <= limit
+
+    @pytest.mark.parametrize("part", [0.1, 0.3, 0.5, 0.7, 0.9])
+    def test_smaller_chunks_have_a_prefix_to_rebuild(self, part: float) -> None:
+        """One chunk has nothing behind it; of several the last has, and MLA needs a workspace for that."""
+        options = {"spec": SMALL_MLA, "prompts": (2000,), "strategy": "cpp"}
+        least, most = self.needs(chunk_size=128, **options), self.needs(chunk_size=2000, **options)
+        limit = round(least + part * (most - least))
+        tokens = self.number(r"chunks of at most (\d+) tokens", self.advice(limit, chunk_size=2000, **options))
         assert self.needs(chunk_size=tokens, **options) <= limit
 
     def test_fewer_buffers(self) -> None:

@@ -144,7 +144,8 @@ def changes(schedule: Schedule, cost: CostModel) -> Iterator[tuple[Change, Calla
     if not folded and schedule.pp > 1:
         v = replace(options, strategy="vpp-packed", placement="v", vp=2, ranges=None)
         yield Change("folding", "V placement", "--strategy vpp-packed"), planned(v)
-    for placement, vp in (("loop", 2), ("zigzag", 4), ("loop", 4)):
+    decodes = _decodes(schedule)
+    for placement, vp in (("zigzag", 4),) if decodes else (("loop", 2), ("zigzag", 4), ("loop", 4)):
         if schedule.pp > 1 and schedule.model.layers >= schedule.pp * vp > len(schedule.stages):
             how = f"--strategy vpp-packed --placement {placement} --vp {vp}"
             thin = replace(options, strategy="vpp-packed", placement=placement, vp=vp, ranges=None)
@@ -161,7 +162,7 @@ def changes(schedule: Schedule, cost: CostModel) -> Iterator[tuple[Change, Calla
                 )
     largest = max((chunk.tokens for chunk in schedule.chunks), default=1)
     sizes = (max(64, round(largest * factor / 64) * 64) for factor in _SIZES)
-    for size in dict.fromkeys(sizes) if largest >= 128 else ():
+    for size in dict.fromkeys(sizes) if largest >= 128 and _holds_prompts(schedule) else ():
         fixed = replace(options, chunk_size=size)
         yield Change("chunk size", f"{size:,} tokens", f"--chunk-size {size}"), _chunked(schedule, fixed, cost)
     for shares in _TAPERS:
@@ -244,6 +245,16 @@ def _seconds(schedule: Schedule, costs: OpCosts, cost: CostModel) -> float | Non
     return None if schedule.order is None else timeline(schedule, costs, schedule.order).makespan
 
 
+def _decodes(schedule: Schedule) -> bool:
+    """Whether a request decodes, which takes a placement that brings the last stage back to rank 0."""
+    return any(part.decode for chunk in schedule.chunks for part in chunk.parts)
+
+
+def _holds_prompts(schedule: Schedule) -> bool:
+    """Whether the chunks are the prompts, whole ones, and nothing else: only then may they be cut anew."""
+    return not (schedule.extra.get("cancelled") or _decodes(schedule))
+
+
 def _tapered(schedule: Schedule, shares: Sequence[float]) -> tuple[Chunk, ...]:
     """The chunks, the last one cut into shares; empty where it holds several parts or is too small."""
     *before, last = schedule.chunks
@@ -282,7 +293,7 @@ class Priced:
 def sweep(schedule: Schedule, cost: CostModel, tried: Callable[[], object] = lambda: None) -> tuple[Priced, ...]:
     """The same prompts under other strategies, at chunk sizes around the schedule's largest; ``tried`` after each.
 
-    Empty for chunks too small to be cut.
+    Empty for chunks too small to be cut, and for those of a stream that decodes or was cut short.
     """
     found = []
     for strategy, size in sweep_cases(schedule):
@@ -298,7 +309,7 @@ def sweep(schedule: Schedule, cost: CostModel, tried: Callable[[], object] = lam
 def sweep_cases(schedule: Schedule) -> list[tuple[str, int]]:
     """The strategies and chunk sizes that are swept."""
     largest = max((chunk.tokens for chunk in schedule.chunks), default=1)
-    if largest < 256:
+    if largest < 256 or not _holds_prompts(schedule):
         return []
     sizes = sorted({max(64, round(largest * factor / 64) * 64) for factor in (0.25, *_SIZES, 1.0)})
     apart = _SWEPT if len(schedule.requests) > 1 else _SWEPT[:-1]  # of one prompt, packing changes nothing

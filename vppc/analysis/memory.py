@@ -299,7 +299,8 @@ def most_resident(schedule: Schedule, rank: int, forwards: Iterable[tuple[int, i
                 total += arrived
             peak = max(peak, total)
         if stage == stages[-1]:
-            total -= sum(held.pop(part.request) for part in parts if last_chunk[part.request] == index)
+            gone = {part.request for part in parts if last_chunk[part.request] == index}
+            total -= sum(map(held.pop, gone))
     return peak
 
 

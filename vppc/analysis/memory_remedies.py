@@ -31,7 +31,7 @@ def remedies(memory: Memory, loads: Loads, stage_ranks: Sequence[int], prompts: 
     tokens, longest = max(load.chunk_tokens for load in loads), max(prompts, default=0)
     anew = tuple(replace(load, buffers=_MORE_BUFFERS * load.buffers) for load in loads)
     alone = [
-        _smaller_chunks(memory, anew, tokens),
+        _smaller_chunks(memory, anew, tokens, longest),
         _fewer_buffers(memory, loads),
         _fewer_residents(memory, anew, longest) if len(prompts) > 1 else None,
         _other_ranges(memory, anew, stage_ranks),
@@ -115,8 +115,16 @@ def _largest(fits: Callable[[int], bool], below: int) -> int:
     return low
 
 
-def _with_chunks(loads: Loads, tokens: int) -> Loads:
-    return tuple(replace(load, chunk_tokens=min(load.chunk_tokens, tokens)) for load in loads)
+def _with_chunks(loads: Loads, tokens: int, longest: int) -> Loads:
+    """Shorter chunks, the last of which has the more of the ``longest`` prompt behind it."""
+    return tuple(
+        replace(
+            load,
+            chunk_tokens=min(load.chunk_tokens, tokens),
+            prefix_tokens=max(load.prefix_tokens, longest - tokens),
+        )
+        for load in loads
+    )
 
 
 def _with_buffers(loads: Loads, buffers: int) -> Loads:
@@ -135,8 +143,8 @@ def _with_ranges(loads: Loads, ranges: Ranges, stage_ranks: Sequence[int]) -> Lo
     return tuple(replace(load, ranges=tuple(held[load.rank])) for load in loads)
 
 
-def _smaller_chunks(memory: Memory, loads: Loads, tokens: int) -> str | None:
-    units = _largest(lambda units: _fits(memory, _with_chunks(loads, units * _ALIGN)), -(-tokens // _ALIGN))
+def _smaller_chunks(memory: Memory, loads: Loads, tokens: int, longest: int) -> str | None:
+    units = _largest(lambda units: _fits(memory, _with_chunks(loads, units * _ALIGN, longest)), -(-tokens // _ALIGN))
     return f"chunks of at most {units * _ALIGN} tokens (--chunk-size)" if units else None
 
 
@@ -171,12 +179,12 @@ def _expert_parallel(memory: Memory, loads: Loads) -> str | None:
 def _together(memory: Memory, loads: Loads, stage_ranks: Sequence[int], longest: int) -> str | None:
     """The least that can be asked for, then the largest chunks that still fit."""
     least = _with_residents(_with_buffers(loads, _FEWEST_BUFFERS), longest)
-    ranges = balanced_ranges(memory, _with_chunks(least, _ALIGN), stage_ranks)
+    ranges = balanced_ranges(memory, _with_chunks(least, _ALIGN, longest), stage_ranks)
     if ranges is None:
         return None
     changed = _with_ranges(least, ranges, stage_ranks)
     most = max(load.chunk_tokens for load in loads) // _ALIGN + 1
-    units = _largest(lambda units: _fits(memory, _with_chunks(changed, units * _ALIGN)), most)
+    units = _largest(lambda units: _fits(memory, _with_chunks(changed, units * _ALIGN, longest)), most)
     return (
         f"layer ranges {_json(ranges)} (--layer-ranges), chunks of at most {units * _ALIGN} tokens (--chunk-size), "
         f"one prompt at a time (--max-resident-tokens {longest}), and {_FEWEST_BUFFERS} buffers a rank "
