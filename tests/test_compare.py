@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +19,10 @@ from vppc.compiler import compile_schedule
 from vppc.costs.devices import DEVICES, find_device
 from vppc.costs.document import cost_json
 from vppc.costs.model import CostModel, LayerCost
+from vppc.errors import InputError
 from vppc.ir.schedule import Model, Request
 from vppc.models.load import load_model
+from vppc.parallel import in_order
 from vppc.passes.strategies import Options
 
 UNIT = CostModel((LayerCost(4, per_pair=1.0),), name="unit")
@@ -79,6 +82,13 @@ def test_processes_change_nothing_and_every_case_is_reported() -> None:
     alone = compare(contest("cpp", "vpp", tokens=(4, 5)))
     assert compare(contest("cpp", "vpp", tokens=(4, 5)), jobs=2, done=lambda: calls.append(1)) == alone
     assert len(calls) == 8
+
+
+def test_a_process_that_is_killed_is_said() -> None:
+    with pytest.raises(
+        InputError, match=r"--jobs: a process that judged a case was killed\n  hint: give fewer, if mem"
+    ):
+        list(in_order(signal.raise_signal, [signal.SIGKILL], 2))
 
 
 @pytest.mark.parametrize("device", list(DEVICES))

@@ -103,6 +103,17 @@ def test_an_order_in_assembly_is_lowered(steps: tuple[int, ...] | None) -> None:
     assert "".join(to_torch_csv(lowered, compute_only=True)) == COMPUTE
 
 
+def test_an_order_is_lowered_for_the_costs_that_it_embeds() -> None:
+    """Where transfers take long, receives are posted at other places."""
+    cost = {"format": "vppc.cost", "version": 1, "layers": [{"count": 4, "fixed": 1.0}]}
+    none, short, long = (
+        parse_schedule(converted("-", "--from", "asm", "--to", "json", stdin=HEAD + said))
+        for said in ("", *(f".cost {json.dumps({**cost, 'transfer': {'latency': wait}})}\n" for wait in (0.0, 10.0)))
+    )
+    assert check(short) == check(long) == ()
+    assert none.programs == short.programs != long.programs
+
+
 def test_layer_splits(tmp_path: Path) -> None:
     assert (
         converted("-", "--from", "torch-csv", "--to", "vpp_layer_ranges", stdin=COMPUTE)

@@ -326,6 +326,20 @@ def test_ordinary_lists_are_lifted_and_lists_with_unknown_keys_are_not() -> None
         compact('"start": 0', '"start": 1, "st\\u0061rt": 0')
 
 
+@pytest.mark.parametrize("piece", [1, 1 << 20])
+def test_a_comma_behind_the_last_element_is_no_json(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifting, "_PIECE", piece)
+    text = json.dumps(json.loads(written(SMALL)))
+    assert parse_schedule(text) == SMALL
+    with pytest.raises(InputError, match="not JSON"):
+        parse_schedule(text.replace('"buffer": 0}]}', '"buffer": 0}, ]}', 1))
+
+
+def test_a_list_with_a_schedule_in_it_is_none() -> None:
+    with pytest.raises(InputError, match=r"a list is not a vppc\.schedule document"):
+        parse_schedule(f"[{written(SMALL)}]")
+
+
 @pytest.mark.parametrize("begin", ['"chunks": [', '"instructions": [', '"certificate": {"order": ['])
 def test_many_beginnings_of_a_list_are_not_each_read_to_the_end(begin: str) -> None:
     """That would take minutes."""

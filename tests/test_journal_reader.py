@@ -242,6 +242,12 @@ def test_missing_and_doubled_ranks_are_a_failed_check(tmp_path: Path) -> None:
     with pytest.raises(CheckFailed, match=r"other\.jsonl: J1 journal: is of rank 1, tp rank 0, as is again\.jsonl"):
         read_journal(str(folder))
     (folder / "again.jsonl").unlink()
+    one = paper("cpp", 2)
+    whole = simulated(tmp_path / "two", replace(one, extra={**one.extra, "tp": 1}, certificate=None), tp=2)
+    with pytest.raises(
+        CheckFailed, match=r"rank-0-tp-1\.jsonl: J1 journal: is of tp rank 1, but the schedule is for 1"
+    ):
+        read_journal(str(whole))
     (folder / "other.jsonl").unlink()
     with pytest.raises(CheckFailed, match="has no file of rank 1, tp rank 0"):
         read_journal(str(folder))

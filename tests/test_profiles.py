@@ -99,6 +99,11 @@ def test_a_cluster_has_ranks_and_stages(tmp_path: Path) -> None:
     assert [(each.rank, each.times.receive) for each in ranks] == [("0", 0.0), ("1", pytest.approx(30e-6))]
 
 
+def test_a_stage_of_ranks_that_are_not_there_is_not_checked(tmp_path: Path) -> None:
+    stage = STAGE.replace("(0, 1)", "(2, 3)").replace(",20,", ",24,")
+    assert len(read_step_trace(file(tmp_path, f"{CLUSTER}\n{RANKS}{stage}"))) == 2
+
+
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
@@ -604,6 +609,9 @@ def test_a_step_goes_from_its_beginning_to_that_of_the_next(tmp_path: Path) -> N
     assert read_trace(path, "2").types["k"].count == 1
     with pytest.raises(InputError, match="has no step 7"):
         read_trace(path, "7")
+    idle = trace(tmp_path, [*steps, kernel("k", 230, 5)])
+    with pytest.raises(InputError, match="has no kernels that take time in step 1\n  hint: one in which"):
+        read_trace(idle, "1")
     with pytest.raises(InputError, match="has no step 7: it does not tell of steps"):
         read_trace(trace(tmp_path, found[2:]), "7")
 
@@ -718,6 +726,8 @@ def test_the_rank_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     output = tmp_path / "host_12_20260101_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
     output.mkdir(parents=True)
     assert rank_of(output) is None
+    (output.parent / "profiler_info_0_before.json").touch()
+    assert rank_of(output) is None
     (output.parent / "profiler_info_5.json").touch()
     assert rank_of(output) == 5
     monkeypatch.chdir(output)
@@ -732,6 +742,16 @@ def test_a_profile_in_the_working_directory_has_the_name_of_its_folder(
     file(tmp_path, kernel_table(*ROWS), "prefill/kernel_details.csv")
     monkeypatch.chdir(tmp_path / "prefill")
     assert [rank.name for rank in read_profile(".").ranks] == ["prefill"]
+
+
+def test_in_the_folder_of_a_rank_the_number_of_its_device_is_no_rank(tmp_path: Path) -> None:
+    file(tmp_path, f"{NEW}\n7,{ROW},50\n", "rank_3/step_trace_time.csv")
+    file(tmp_path, kernel_table(*ROWS), "rank_3/kernel_details.csv")
+    [only] = read_profile(str(tmp_path / "rank_3")).ranks
+    assert (only.name, only.rank) == ("rank 3", 3)
+    assert only.times is not None and only.times.launch_stall == pytest.approx(50e-6)
+    file(tmp_path, f"{NEW}\n7,{ROW},50\n", "alone/step_trace_time.csv")
+    assert [rank.name for rank in read_profile(str(tmp_path / "alone")).ranks] == ["rank 7"]
 
 
 def two_ranks(tmp_path: Path) -> Path:

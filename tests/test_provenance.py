@@ -55,6 +55,14 @@ def test_what_looks_like_an_output_but_is_a_value_stays(tmp_path: Path, monkeypa
         assert provenance(made)["command"] == shlex.join(["vppc", "compile", "--pp", "2", "--tokens", "100", *words])
 
 
+def test_behind_two_dashes_nothing_is_an_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    document = json.loads("".join(schedule_text(paper("cpp", 2))))
+    Path("-o").write_text(json.dumps({**document, "provenance": {}}))
+    run("verify", "-o", "proven.json", "--", "-o")
+    assert provenance(Path("proven.json").read_text()) == {"command": "vppc verify -- -o"}
+
+
 def test_paths_are_as_they_were_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     odd = os.fsdecode(b"a queue\xff.json")

@@ -199,6 +199,7 @@ FORMS = (
         (LINES, '{"prompt_tokens": 1, "arrival": 3}', "7", "line 3: 7 is not an object\n  hint: an object in { }"),
         (LINES, '{"id": "b", "prompt_tokens": 4096}', '{"format": "vppc.cost"}', "is a cost file, not a list of "
          "requests\n  hint: --cost takes a cost file"),
+        (OURS, OURS, '{"requests": null}', "requests: null is not a list\n  hint: a list in [ ]"),
         (OURS, OURS, '{"requests": 3}', "requests: 3 is not a list\n  hint: a list in [ ]"),
         (OURS, OURS, '{"requests": [{"prompt_tokens": 2, "cached_tokens": 2}]}', "requests[0].cached_tokens: 2 leaves "
          "no token of the prompt to compute\n  hint: at most 1, one less than prompt_tokens"),

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.edits import arranged, by_hand, changed, dropped, inserted, moved, with_program
 from tests.mutants import renamed_buffer
+from tests.plans import paper
 from tests.random_schedules import random_schedule
 from vppc.errors import Finding
 from vppc.ir.certificate import Certificate
@@ -308,6 +309,23 @@ def test_an_unfinished_compilation_is_refused() -> None:
 def test_many_findings_of_a_rule_are_counted() -> None:
     found = check(straight([], requests=(SHOWN + 5,)))
     assert Counter(finding.code for finding in found) == {"P4": SHOWN + 1, "P13": 1}
+    assert found[SHOWN].problem == "5 more findings of this rule"
+
+
+@pytest.mark.parametrize(("code", "again"), [("P3", Forward(0, 0, None, 0)), ("P10", Wait(1))], ids=["P3", "P10"])
+def test_many_findings_of_an_instruction_are_counted(code: str, again: Instruction) -> None:
+    found = check(appended(BASE, 0, *[again] * (SHOWN + 5)))
+    assert [finding.code for finding in found] == [code] * (SHOWN + 1)
+    assert found[SHOWN].problem == "5 more findings of this rule"
+
+
+def test_many_reads_of_an_empty_buffer_are_counted() -> None:
+    """Every chunk's FORWARD on rank 1 reads b0, into which nothing is received."""
+    schedule = paper("cpp", SHOWN + 5)
+    program = Program.of(1, 2, [Forward(chunk, 1, 0, None) for chunk in range(SHOWN + 5)])
+    found = [each for each in check(with_program(schedule, program)) if each.code == "B2"]
+    assert len(found) == SHOWN + 1
+    assert found[0].problem == "FORWARD c0 s1 reads the output of c0 s0 from b0, which is empty"
     assert found[SHOWN].problem == "5 more findings of this rule"
 
 

@@ -191,8 +191,7 @@ def _bad_line(line: str, number: int, file: str, error: Exception) -> InputError
         return InputError(f'the key "{error.args[0]}" is missing', file=file, place=f"line {number}")
     if not line.strip():
         return InputError("is blank", file=file, place=f"line {number}", remedy="a line for each instruction")
-    if isinstance(loads(line, file, line=number), dict):
-        return InputError(f"not a line of a journal: {error}", file=file, place=f"line {number}")
+    loads(line, file, line=number)  # which says what is no JSON
     return InputError("is not an object", file=file, place=f"line {number}", remedy='{"i": .., "op": .., ..}')
 
 
