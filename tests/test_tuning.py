@@ -550,17 +550,24 @@ def test_the_command_lets_short_prompts_share_a_chunk_unless_it_is_told_not_to()
     assert (together["chunks"], apart["chunks"]) == ([200], [100, 100])
 
 
-@pytest.mark.parametrize("layers", [{}, {"collective_fixed": 1e-6}], ids=["nothing", "a collective"])
-def test_costs_of_nothing_leave_nothing_to_tune(tmp_path: Path, layers: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    ("layers", "refused"),
+    [({}, True), ({"per_prefix_token": 1e-3}, True), ({"collective_fixed": 1e-6}, False)],
+    ids=["nothing", "a prefix", "a collective"],
+)
+def test_costs_of_nothing_leave_nothing_to_tune(tmp_path: Path, layers: dict[str, float], refused: bool) -> None:
     document = {"format": "vppc.cost", "version": 1, "layers": [{"count": 8, **layers}], "transfer": {"latency": 0.1}}
     (tmp_path / "cost.json").write_text(json.dumps(document))
     quick = ("--pp", "2", "--tokens", "200", "--placement", "v", "--effort", "0.1")
     shown = run(*quick, "--cost", str(tmp_path / "cost.json"))
-    if layers:
-        assert shown.exit_code == 0, shown.output
-    else:
+    if refused:
         assert isinstance(shown.exception, InputError)
-        assert shown.exception.problem == "by these costs no chunk takes any time, so there is nothing to tune"
+        assert (
+            shown.exception.problem
+            == "by these costs a prompt's first chunk takes no time, so there is nothing to tune"
+        )
+    else:
+        assert shown.exit_code == 0, shown.output
 
 
 def test_strategies_that_are_refused_are_named_beside_the_plan(tmp_path: Path) -> None:

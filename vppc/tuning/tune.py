@@ -117,9 +117,9 @@ class Task:
                 remedy="give a smaller --min-chunk, or a larger --max-chunk",
             )
         beside = self.cost.launch + sum(each.fixed + each.per_token for each in (self.cost.embed, self.cost.head))
-        if not layer_seconds(self.cost, 0, self.cost.layer_count, (Part(0, 1, 1),)) + beside:
+        if not layer_seconds(self.cost, 0, self.cost.layer_count, (Part(0, 0, 1),)) + beside:
             raise InputError(
-                "by these costs no chunk takes any time, so there is nothing to tune",
+                "by these costs a prompt's first chunk takes no time, so there is nothing to tune",
                 place="--cost",
                 remedy="vppc calibrate or vppc model writes a cost file",
             )
