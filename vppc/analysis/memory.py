@@ -143,10 +143,13 @@ class Memory:
             reserve=self.device.reserve,
         )
 
-    def layer_bytes(self, layer: int, kv_tokens: int) -> int:
-        """What one layer adds: its weights, and the cache of so many tokens."""
-        [(_, kind)] = self.spec.between(layer, layer + 1)
-        return self._layer_weights(kind) + kv_tokens * kv_bytes(self.spec, kind, self.sharding)
+    def layer_bytes(self, kv_tokens: int) -> list[int]:
+        """What every layer adds: its weights, and the cache of so many tokens."""
+        adds: list[int] = []
+        for kind in self.spec.kinds:
+            one = self._layer_weights(kind) + kv_tokens * kv_bytes(self.spec, kind, self.sharding)
+            adds += [one] * kind.count
+        return adds
 
     def _layer_weights(self, kind: LayerKind) -> int:
         return weight_bytes(self.spec, layer_weights(self.spec, kind), self.sharding, self.weight_dtype)

@@ -60,7 +60,7 @@ def balanced_ranges(memory: Memory, loads: Loads, stage_ranks: Sequence[int]) ->
     room = {}
     cost = {}
     for load in loads:
-        cost[load.rank] = [memory.layer_bytes(layer, load.kv_tokens) for layer in range(layers)]
+        cost[load.rank] = memory.layer_bytes(load.kv_tokens)
         used = memory.of(load)
         room[load.rank] = used.free + sum(sum(cost[load.rank][first:last]) for first, last in load.ranges)
 

@@ -93,10 +93,9 @@ class Room:
 
     def most_layers(self) -> list[int]:
         """How many layers every rank has room for, if all were the heaviest."""
-        layers = range(self.memory.spec.layers)
         most = []
         for load in self.loads:
-            each = [self.memory.layer_bytes(layer, load.kv_tokens) for layer in layers]
+            each = self.memory.layer_bytes(load.kv_tokens)
             room = self.memory.of(load).free + sum(sum(each[first:last]) for first, last in load.ranges)
             most.append(max(0, room // max(each)))
         return most
