@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -58,6 +59,15 @@ def test_a_request_may_bring_its_own_target() -> None:
     queue.add(Waiting(Request("patient", 10), 0, 0.0, 0))
     queue.add(Waiting(Request("urgent", 10, extra={"ttft_target": 20}), 1, 0.0, 0))
     assert drained(queue, 0.0) == [1, 0]
+
+
+def test_deadlines_are_told_by_the_newest_costs() -> None:
+    """By 1 s a token r0 has to begin by 60 - 10 and r1 by 65 - 30, by a tenth of that by 60 - 1 and 65 - 3."""
+    for replanned, expected in ((False, [1, 0]), (True, [0, 1])):
+        queue = queue_of(policy("deadline", PER_TOKEN, ttft_target=60.0), (10, 0.0), (30, 5.0))
+        if replanned:
+            queue.reprice(CostModel((LayerCost(12, per_token=0.1 / 12),)))
+        assert drained(queue, 6.0) == expected
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -116,6 +126,21 @@ def test_what_is_of_no_use_does_not_pile_up_in_a_queue() -> None:
             assert queue.pop(float(number)) is short
         queue.drop(short)
     assert max(len(queue._heap), len(queue._coming)) < 200
+
+
+def test_what_is_swept_out_of_a_queue_leaves_its_order() -> None:
+    """Prompts that go on out of turn: which of them has the fewest tokens left is not forgotten with old entries."""
+    random, queue = Random(0), Queue(policy("srpf", COST, patience=inf))
+    prompts = [Waiting(Request(f"r{number}", 1000 + 100 * number), number, 0.0, 0) for number in range(3)]
+    for each in prompts:
+        queue.add(each)
+    for _ in range(300):
+        each = queue.take_out(random.choice(prompts))
+        each.covered += random.randint(1, 9)
+        queue.give_back(each, 1.0)
+        first = queue.pop(1.0)
+        assert first is min(prompts, key=lambda each: (each.left, each.number))
+        queue.give_back(first, 1.0)
 
 
 def chunks(limits: Limits, *prompts: int, order: str = "fcfs", barrier: bool = False) -> list[list[tuple[int, int]]]:
@@ -254,3 +279,15 @@ def test_one_that_was_refused_leaves_nothing_behind() -> None:
     pipeline.submit(Request("b", 5), 1.0)
     pipeline.run()
     assert [token.id for token in pipeline.take_finished()] == ["a", "b"]
+
+
+def test_who_is_given_up_before_rank_0_looks_takes_no_place_in_the_queue() -> None:
+    pipeline = Pipeline(header("vpp", 2), COST, Limits(max_queued=1), policy("fcfs", COST), "vpp")
+    pipeline.submit(Request("a", 5), 0.0)
+    assert pipeline.cancel("a", 0.0) and pipeline.queued == 0
+    pipeline.submit(Request("b", 5), 0.0)
+    with pytest.raises(QueueFull):
+        pipeline.submit(Request("c", 5), 0.0)
+    pipeline.run()
+    assert pipeline.queued == 0
+    assert [token.id for token in pipeline.take_finished()] == ["b"]

@@ -18,7 +18,6 @@ engine waits for what they make: that they can is proven of each.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import inf, nextafter
 from typing import NamedTuple
 
@@ -27,9 +26,6 @@ from vppc.ir.schedule import Chunk, Request, Schedule
 from vppc.ir.segment import Segment
 from vppc.serving.clock import AHEAD, SPARE, ListClock
 from vppc.serving.proven_stream import ProvenStream
-
-SHORTEST = 1e-9
-"""Seconds of an operation at least: one after another, so that each has its own time."""
 
 
 class Entry(NamedTuple):
@@ -61,7 +57,7 @@ class BatchCompiler:
     def __init__(
         self, setup: Schedule, cost: CostModel, *, finish_first: bool, in_flight: int, chunk_size: int
     ) -> None:
-        self._clock = ListClock(setup, _timed(cost), several=finish_first)
+        self._clock = ListClock(setup, cost, several=finish_first)
         self._last = len(setup.stages) - 1
         self._fold = setup.pp - 1
         self._back_first = finish_first
@@ -105,7 +101,7 @@ class BatchCompiler:
 
     def replan(self, cost: CostModel) -> None:
         """Price the chunks that are to come by other costs."""
-        self._clock.reprice(_timed(cost))
+        self._clock.reprice(cost)
 
     def close(self, cancelled: Sequence[int] = ()) -> Segment | None:
         """All that is left, with the end of the stream. Raises CheckFailed where that breaks a rule."""
@@ -147,8 +143,3 @@ class BatchCompiler:
         self._stream.emitter.commit(self._clock.take_ran(), self._samples)
         self._samples.clear()
         self._stream.emitter.emit(before)
-
-
-def _timed(cost: CostModel) -> CostModel:
-    """With no operation that takes no time."""
-    return replace(cost, launch=max(cost.launch, SHORTEST))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple, Protocol
@@ -38,6 +38,9 @@ SPARE = 1
 """Buffers of a rank beside one for each chunk in flight, for the output that is being written."""
 AHEAD = 2
 """And further ones, for RECVs that are posted before their value exists; see :mod:`vppc.serving.emit`."""
+SHORTEST = 1e-6
+"""Seconds of an operation at least, where instructions are made of them: one is behind another by its time alone, and
+costs, a fitted one's of a kind of layers, say, may be nothing."""
 
 
 class QueueFull(InputError):
@@ -107,18 +110,28 @@ class Clock(Protocol):
 
 
 class ListClock(ListScheduler):
-    """The list scheduler, with chunks that it prices as they enter. With ``several`` groups of them a late stage of an
-    earlier one may go first."""
+    """The list scheduler, with chunks that it prices as they enter; an operation takes ``shortest`` seconds at least.
+    With ``several`` groups of chunks a late stage of an earlier one may go first."""
 
-    def __init__(self, setup: Schedule, cost: CostModel, *, several: bool, source: Source | None = None) -> None:
+    def __init__(
+        self,
+        setup: Schedule,
+        cost: CostModel,
+        *,
+        several: bool,
+        source: Source | None = None,
+        shortest: float = SHORTEST,
+    ) -> None:
         super().__init__(setup, several=several, source=source)
-        self._setup = setup
+        self._setup, self._shortest = setup, shortest
         self._prices = Prices(setup.stages, cost)
 
     def enter(self, chunk: Chunk, requests: Sequence[Request], now: float, group: int) -> None:
         """See :class:`Clock`."""
         ends = {part.request: request.prompt_tokens for part, request in zip(chunk.parts, requests, strict=True)}
-        self.extend(self._prices.of((chunk,), ends), (now,), (-1,), (group,))
+        costs = self._prices.of((chunk,), ends)
+        seconds = [max(each, self._shortest) for each in costs.seconds]
+        self.extend(replace(costs, seconds=seconds), (now,), (-1,), (group,))
 
     def reprice(self, cost: CostModel) -> None:
         """See :class:`Clock`."""
@@ -130,7 +143,10 @@ class ListClock(ListScheduler):
 
 
 class Pipeline:
-    """The ranks on a clock, with the queue in front of them. Raises InputError for limits that cannot work."""
+    """The ranks on a clock, with the queue in front of them; ``shortest`` is what an operation takes at least, seconds.
+
+    Raises InputError for limits that cannot work.
+    """
 
     def __init__(
         self,
@@ -140,6 +156,8 @@ class Pipeline:
         policy: Policy,
         strategy: str,
         rule: ChunkRule | None = None,
+        *,
+        shortest: float = 0.0,
     ) -> None:
         self.limits, self.policy = limits, policy
         self.in_flight, self.buffers = _room(setup, limits, policy, strategy)
@@ -150,11 +168,12 @@ class Pipeline:
             self._clock = BlockClock(setup, cost, self.in_flight, self)
             self._may_enter: float = inf  # its clock sees to the chunks in flight
         else:
-            self._clock = ListClock(setup, cost, several=policy.finish_first, source=self)
+            self._clock = ListClock(setup, cost, several=policy.finish_first, source=self, shortest=shortest)
             self._may_enter = self.in_flight
 
         self._numbers = 0
         self._coming: list[tuple[float, int, Waiting]] = []  # those that have not come yet, a heap
+        self._given_up = 0  # of those
         self._by_id: dict[str, Waiting] = {}  # all that are not through
         self._running: dict[int, _Running] = {}  # by index
         self._indices = 0
@@ -178,7 +197,7 @@ class Pipeline:
     @property
     def queued(self) -> int:
         """Requests that wait, those with a part of their prompt in chunks included."""
-        return len(self._batcher.queue) + len(self._coming)
+        return len(self._batcher.queue) + len(self._coming) - self._given_up
 
     @property
     def over(self) -> int:
@@ -228,6 +247,8 @@ class Pipeline:
                     self._release(waiting.index)
         elif waiting.queued:
             self._batcher.drop(waiting)
+        else:
+            self._given_up += 1
         waiting.gone = True
         self._clock.look(0, max(now, self._asked))
         return True
@@ -237,7 +258,8 @@ class Pipeline:
         self._clock.run(before)
 
     def replan(self, cost: CostModel) -> None:
-        """Price the chunks that are to come by other costs."""
+        """Price the chunks that are to come by other costs, and choose whose they are."""
+        self._batcher.queue.reprice(cost)
         self._clock.reprice(cost)
 
     def next_event(self) -> float:
@@ -338,7 +360,9 @@ class Pipeline:
     def _arrive(self, now: float) -> None:
         while self._coming and self._coming[0][0] <= now:
             _, _, waiting = heappop(self._coming)
-            if not waiting.gone:
+            if waiting.gone:
+                self._given_up -= 1
+            else:
                 self._batcher.queue.add(waiting)
 
     def _retire(self, now: float) -> None:

@@ -28,7 +28,7 @@ from vppc.costs.model import CostModel
 from vppc.ir.schedule import Request, Schedule
 from vppc.ir.segment import Segment
 from vppc.serving.batching import ChunkRule, Limits
-from vppc.serving.clock import Pipeline
+from vppc.serving.clock import SHORTEST, Pipeline
 from vppc.serving.policy import Policy
 from vppc.serving.proven_stream import ProvenStream
 
@@ -54,7 +54,7 @@ class IncrementalCompiler:
         *,
         horizon: float = 0.05,
     ) -> None:
-        self._pipeline = Pipeline(setup, cost, limits, policy, strategy, rule)
+        self._pipeline = Pipeline(setup, cost, limits, policy, strategy, rule, shortest=SHORTEST)
         pipeline = self._pipeline
         self._stream = ProvenStream(setup, cost, pipeline.buffers, pipeline.in_flight, limits.chunk_size, {})
         self._emitter = self._stream.emitter

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
@@ -55,13 +56,19 @@ Key: TypeAlias = Callable[[Waiting, float], tuple[float, ...]]
 @dataclass(frozen=True, slots=True)
 class Policy:
     """A named policy. ``finish_first`` lets a late stage of an earlier prompt go before an early one of a later
-    prompt, where no rank runs dry by it; ``one_more`` has one chunk more in flight than there are ranks."""
+    prompt, where no rank runs dry by it; ``one_more`` has one chunk more in flight than there are ranks. Of one that
+    goes by costs ``key_by`` gives the key by others."""
 
     name: str
     key: Key
     patience: float = 60.0
     finish_first: bool = True
     one_more: bool = False
+    key_by: Callable[[CostModel], Key] | None = None
+
+    def repriced(self, cost: CostModel) -> Policy:
+        """The same policy by other costs."""
+        return self if self.key_by is None else replace(self, key=self.key_by(cost))
 
 
 def _came_first(waiting: Waiting, now: float) -> tuple[float, ...]:
@@ -106,7 +113,8 @@ def policy(name: str, cost: CostModel, *, patience: float = 60.0, ttft_target: f
         case "srpf":
             return Policy(name, _shortest, patience)
         case "deadline":
-            return Policy(name, _latest_start(cost, ttft_target), patience)
+            key_by = partial(_latest_start, target=ttft_target)
+            return Policy(name, key_by(cost), patience, key_by=key_by)
     raise InputError(f"unknown queue policy {name!r}", place="--policy", remedy=f"choose one of {', '.join(POLICIES)}")
 
 
@@ -153,6 +161,11 @@ class Queue:
             return waiting
         return None
 
+    def reprice(self, cost: CostModel) -> None:
+        """From now on the policy goes by other costs."""
+        self.policy = self.policy.repriced(cost)
+        self._sweep()
+
     def take_out(self, waiting: Waiting) -> Waiting:
         """Take out this very request."""
         self._out.add(waiting.number)
@@ -171,11 +184,16 @@ class Queue:
 
     def _push(self, waiting: Waiting, now: float) -> None:
         heap = self._heap
-        if len(heap) > 2 * self._count + _SLACK:  # those gone, and old keys, that never came to the top
-            newest = {number: (key, number, each) for key, number, each in heap if not each.gone}
-            heap[:] = newest.values()
-            heapify(heap)
+        if len(heap) > 2 * self._count + _SLACK:
+            self._sweep()
         heappush(heap, (self.policy.key(waiting, now), waiting.number, waiting))
+
+    def _sweep(self) -> None:
+        """One entry for each request, by what its key was when it came: without those gone, and old keys, that never
+        came to the top."""
+        kept = {number: each for _, number, each in self._heap if not each.gone}
+        self._heap[:] = [(self.policy.key(each, each.since), number, each) for number, each in kept.items()]
+        heapify(self._heap)
 
 
 _SLACK = 64
