@@ -183,9 +183,9 @@ FORMS = (
         (OURS, OURS, '{"id": "a", "tokens": 5}\n', f'the key "requests" is missing\n  hint: {FORMS}'),
         (LINES, "4096", "0", "line 1: prompt_tokens: 0 is too small\n  hint: at least 1"),
         (LINES, '"prompt_tokens": 10', '"tokens": 10', 'line 4: the key "prompt_tokens" is missing\n'
-         '  hint: there is "tokens", "user"; the keys are id, prompt_tokens, cached_tokens, arrival'),
+         '  hint: there is "tokens", "user"; the keys are id, prompt_tokens, cached_tokens, arrival, ttft_target'),
         (LINES, '"prompt_tokens": 4096', '"tokens": 10', 'line 1: the key "prompt_tokens" is missing\n'
-         '  hint: there is "tokens"; the keys are id, prompt_tokens, cached_tokens, arrival'),
+         '  hint: there is "tokens"; the keys are id, prompt_tokens, cached_tokens, arrival, ttft_target'),
         (LINES, '"cached_tokens"', '"cached-tokens"', 'line 4: the key "cached-tokens" is unknown\n'
          '  hint: did you mean "cached_tokens"?'),
         (LINES, '"cached_tokens": 9', '"cached_tokens": 10', "line 4: cached_tokens: 10 leaves no token of the prompt "
@@ -224,9 +224,9 @@ FORMS = (
         (OURS, '"cached_tokens"', '"cached-tokens"', '[2]: the key "cached-tokens" is unknown\n'
          '  hint: did you mean "cached_tokens"?'),
         (OURS, '"prompt_tokens": 1,', '"prompt": 1,', '[1]: the key "prompt_tokens" is missing\n'
-         '  hint: there is "prompt"; the keys are id, prompt_tokens, cached_tokens, arrival'),
+         '  hint: there is "prompt"; the keys are id, prompt_tokens, cached_tokens, arrival, ttft_target'),
         (OURS, OURS, '{"requests": [{"id": "a", "tokens": 5}]}', 'requests[0]: the key "prompt_tokens" is missing\n'
-         '  hint: there is "tokens"; the keys are id, prompt_tokens, cached_tokens, arrival'),
+         '  hint: there is "tokens"; the keys are id, prompt_tokens, cached_tokens, arrival, ttft_target'),
         (OURS, '"prompt_tokens": 1,', '"tokens_prompt": 1, "prompttoken": 1,', '[1]: the key "prompttoken" is unknown\n'
          '  hint: did you mean "prompt_tokens"?'),
         (MOONCAKE, '"input_length": 1300, ', '"length": 1300, ', 'line 3: the key "input_length" is missing'),

@@ -23,6 +23,7 @@ def test_requests_and_cancellations() -> None:
     assert parsed('{"prompt_tokens": 5, "cached_tokens": 2, "arrival": 1, "ttft_target": 3}\r\n') == Request(
         "line-7", 5, 2, 1.0, {"ttft_target": 3}
     )
+    assert isinstance(parsed('{"prompt_tokens": 5, "x": ' + 63 * "[" + 63 * "]" + "}"), Request)
     assert parsed('{"cancel": "a"}') == Cancel("a", 0.0)
     assert parsed('{"cancel": "a", "arrival": 2.5}') == Cancel("a", 2.5)
 
@@ -39,11 +40,13 @@ def test_requests_and_cancellations() -> None:
         ),
         ('{"prompt_tokens": "5"}', "line 7: prompt_tokens: "),
         ('{"prompt_tokens": 5, "arrival": -1}', "line 7: arrival: "),
+        ('{"prompt_tokens": 5, "ttft_target": "soon"}', "line 7: ttft_target: "),
+        ('{"prompt_tokens": 5, "x": ' + 64 * "[" + 64 * "]" + "}", "line 7: values are nested too deeply"),
         ('{"cancel": 5}', "line 7: cancel: "),
         ('{"id": "b", "cancel": "a"}', "line 7: asks for a request (id) and gives one up"),
         ("9" * (LONGEST + 1), f"line 7: is longer than {LONGEST:,} bytes"),
     ],
-    ids=["half", "list", "empty", "other", "text", "past", "number", "both", "long"],
+    ids=["half", "list", "empty", "other", "text", "past", "target", "deep", "number", "both", "long"],
 )
 def test_what_is_no_request(text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:

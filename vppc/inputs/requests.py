@@ -38,6 +38,7 @@ class Prompt(TypedDict):
     prompt_tokens: Count
     cached_tokens: NotRequired[Index]
     arrival: NotRequired[Seconds]
+    ttft_target: NotRequired[Seconds]
 
 
 @with_config(OPEN)
@@ -52,6 +53,8 @@ _LIST: TypeAdapter[list[Prompt]] = TypeAdapter(list[Prompt])
 _OBJECT: TypeAdapter[Prompts] = TypeAdapter(Prompts)
 _TRACED = tuple(Record.__annotations__)
 _KEYS = tuple(Prompt.__annotations__)
+_FIELDS = frozenset(("id", "prompt_tokens", "cached_tokens", "arrival"))
+"""What a request has a place of its own for."""
 _FORMS = (
     "a JSON list of {prompt_tokens, ..}, or one a line, as vppc serve takes them; Mooncake's lines with "
     f"timestamp and input_length; Azure's CSV with the columns {' and '.join(COLUMNS)}"
@@ -180,9 +183,14 @@ def _requests(placed: list[_Placed], file: str) -> tuple[Request, ...]:
                 remedy=f"at most {prompt['prompt_tokens'] - 1}, one less than prompt_tokens",
             )
         name = prompt["id"] if "id" in prompt else _free_id(index, taken)
-        extra: dict[str, Any] = {key: value for key, value in prompt.items() if key not in _KEYS}
-        requests.append(Request(name, prompt["prompt_tokens"], cached, prompt.get("arrival", 0.0), extra))
+        requests.append(request_of(prompt, name))
     return tuple(requests)
+
+
+def request_of(prompt: Prompt, name: str) -> Request:
+    """The request called ``name`` that a user wrote."""
+    extra: dict[str, Any] = {key: value for key, value in prompt.items() if key not in _FIELDS}
+    return Request(name, prompt["prompt_tokens"], prompt.get("cached_tokens", 0), prompt.get("arrival", 0.0), extra)
 
 
 def _ids(placed: list[_Placed], file: str) -> dict[str, str]:

@@ -4,7 +4,7 @@
     {"cancel": "a", "arrival": 2.0}                         give a request up
 
 ``arrival``, in seconds from the start, is when the line counts; without it, or in the past, that is when it is read.
-A request may have what a request of a schedule may: ``cached_tokens``, and keys for a queue policy.
+A request may have what a request of a schedule may: ``cached_tokens``, and ``ttft_target`` seconds for a queue policy.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from typing_extensions import TypedDict
 
 from vppc.errors import InputError
 from vppc.files import decode
-from vppc.inputs.requests import Prompt
+from vppc.inputs.requests import Prompt, request_of
 from vppc.ir.schedule import Request
 from vppc.json_text import loads, shown
 from vppc.validation import OPEN, Seconds, validate
 
 LONGEST = 2**20
 """Bytes of a line."""
+LEVELS = 64
+"""Of values in values. What can just be read is too deep to be written again, with the segment that it is in."""
 
 
 @with_config(OPEN)
@@ -75,6 +77,8 @@ def parse_line(line: Line) -> Request | Cancel:
         document = loads(decode(line.text, line=line.number))
     except InputError as error:
         raise InputError(error.problem, file=place) from None
+    if _is_deep(document, LEVELS):
+        raise InputError("values are nested too deeply", file=place, remedy=f"at most {LEVELS} levels")
     if isinstance(document, dict) and "cancel" in document:
         cancel = validate(_CANCEL, document, file=place)
         if both := [key for key in document if key in _NAMES - {"arrival"}]:
@@ -83,6 +87,10 @@ def parse_line(line: Line) -> Request | Cancel:
     if not isinstance(document, dict):
         raise InputError(f"{shown(document)} is no request", file=place, remedy='{"id": .., "prompt_tokens": ..}')
     prompt = validate(_PROMPT, document, file=place, known=lambda _: Prompt.__annotations__)
-    extra: dict[str, Any] = {key: value for key, value in prompt.items() if key not in _NAMES}
-    name = prompt.get("id", f"line-{line.number}")
-    return Request(name, prompt["prompt_tokens"], prompt.get("cached_tokens", 0), prompt.get("arrival", 0.0), extra)
+    return request_of(prompt, prompt.get("id", f"line-{line.number}"))
+
+
+def _is_deep(value: Any, levels: int) -> bool:
+    """Whether there are more levels of lists and objects than so many."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return inner is not None and (levels == 0 or any(_is_deep(each, levels - 1) for each in inner))
