@@ -29,10 +29,10 @@ from runtime.prefixes import scratch, warm_prefixes
 from runtime.profiling import profiled
 from runtime.program import Loaded, load_together
 from runtime.reference.parallel import ALONE, TensorParallel
-from runtime.runners.protocol import Buffer, PrefixRunner, Runner
+from runtime.runners.protocol import BoundedRunner, Buffer, PrefixRunner, Runner
 from runtime.runners.timed import TimedRunner
 from runtime.stream import DOWN, STREAM, UP, Feed, Growing, Reporter
-from runtime.watchdog import Watchdog
+from runtime.watchdog import Watchdog, say
 from runtime.world import World
 from vppc.errors import InputError, VppcError
 from vppc.ir.schedule import Channel, Schedule
@@ -144,6 +144,7 @@ class Session:
         Raises as :meth:`run` does, and RunFailed when the coordinator is gone.
         """
         self.position.prepare("waiting for the coordinator", State.IDLE)
+        self._watchdog.on_usr2 = _left_to_the_server
         cancellation = Cancellation()
         silence = self._timeout / 2
         feed = Feed(Inbox(self.world.connection(STREAM), DOWN), silence, cancellation.now)
@@ -157,6 +158,7 @@ class Session:
         self.position.prepare("making its runner", State.IDLE)
         runner = self.world.together(lambda: make(arguments, growing, place))
         reporter.prefixes = not isinstance(runner, PrefixRunner)
+        reporter.longest = runner.longest if isinstance(runner, BoundedRunner) else None
         interpreter = Interpreter(
             growing,
             self.rank,
@@ -174,6 +176,8 @@ class Session:
             check_finite=arguments.check_finite,
         )
         growing.attach(runner.release, interpreter.progress)
+        if interpreter.progress is not None:
+            feed.settled = interpreter.progress.settled
         self._execute(interpreter, reporter)
         self.position.prepare("waiting for the others to end", State.WAITING)
         reporter.close()
@@ -285,6 +289,12 @@ def cancelled_at_start(arguments: Arguments, schedule: Schedule) -> dict[int, in
             )
         at[ids[name]] = chunk
     return at
+
+
+def _left_to_the_server() -> tuple[int, tuple[int, ...]]:
+    """Nothing is to be cancelled: who asked for a request would wait for it."""
+    say('vppc-run: USR2 cancels nothing in a stream: a line to the server does, {"cancel": ..}\n')
+    return 0, ()
 
 
 def _nothing() -> None:

@@ -19,7 +19,8 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Generic, NamedTuple, TypeVar
 
 from runtime.clock import Clock
@@ -30,7 +31,7 @@ from runtime.mailbox import INTERVAL, Inbox, Outbox
 from runtime.plan import samples_of
 from runtime.program import Loaded, proven
 from runtime.reading import segment_of
-from vppc.errors import InputError
+from vppc.errors import InputError, VppcError
 from vppc.ir.instruction import FORWARD, RECV, SAMPLE, SEND, WAIT, Row
 from vppc.ir.schedule import Chunk, Request, Schedule
 from vppc.ir.segment import Segment
@@ -245,13 +246,15 @@ class Feed:
     """What the coordinator sends, read by a thread of its own. ``count`` messages have come.
 
     ``cancel`` is told each request to cancel, from that thread. Silence of ``seconds`` means that the coordinator
-    is gone.
+    is gone. ``settled`` says whether a device is through with all that is queued; it is asked by who waits for more,
+    since that is how the end of what is queued is found, and reported.
     """
 
     def __init__(self, inbox: Inbox, seconds: float, cancel: Callable[[int], None]) -> None:
+        self.settled: Callable[[], bool] = lambda: True
         self._inbox, self._seconds, self._cancel = inbox, seconds, cancel
         self._sequence, self._digest = 0, ""
-        self._segments: SimpleQueue[Segment | RunFailed | None] = SimpleQueue()
+        self._segments: SimpleQueue[Segment | VppcError | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._listen, name="feed", daemon=True)
 
     @property
@@ -271,11 +274,18 @@ class Feed:
         return loaded
 
     def take(self) -> Segment | None:
-        """The next segment, None when there will be none; blocks as long as the coordinator lives."""
-        segment = self._segments.get()
-        if isinstance(segment, RunFailed):
+        """The next segment, None when there will be none; blocks as long as the coordinator lives. Raises RunFailed
+        when it is gone, or has sent another segment than the next, InputError when what it has sent is none."""
+        segment = self._next()
+        if isinstance(segment, VppcError):
             raise segment
         return segment
+
+    def _next(self) -> Segment | VppcError | None:
+        while not self.settled():
+            with suppress(Empty):
+                return self._segments.get(timeout=GAP)
+        return self._segments.get()
 
     def _listen(self) -> None:
         try:
@@ -285,7 +295,7 @@ class Feed:
                 elif data != BEAT.encode():
                     self._segments.put(self._read(data))
             self._segments.put(None)
-        except RunFailed as error:
+        except VppcError as error:
             self._segments.put(error)
 
     def _receive(self) -> bytes:
@@ -315,7 +325,8 @@ class Report(NamedTuple):
     processes' clock, which reads ``now``, and from which this process's is ``clock`` away: the offset, and its
     uncertainty. ``rank`` is the pipeline rank, ``running`` false before the start and
     ``done`` true after the last instruction of a closed stream. ``prefixes``: the runner takes cached tokens for
-    granted; one that computes keeps none from one request to the next.
+    granted; one that computes keeps none from one request to the next. ``longest`` is how many tokens its prompts
+    have at most, None for any number.
     """
 
     process: int
@@ -329,6 +340,7 @@ class Report(NamedTuple):
     running: bool
     done: bool
     prefixes: bool
+    longest: int | None = None
 
     def encode(self) -> str:
         return json.dumps(self, separators=(",", ":"))
@@ -343,12 +355,13 @@ class Reporter:
     :data:`INTERVAL` anyway.
 
     Keeps times as :class:`runtime.interpreter.Times` does. ``origin`` is the start of the run on the common clock,
-    ``prefixes`` whether the runner takes cached tokens for granted.
+    ``prefixes`` and ``longest`` are as in :class:`Report`.
     """
 
     def __init__(self, outbox: Outbox, process: int, rank: int, clock: Clock, feed: Feed) -> None:
         self.origin = 0.0
         self.prefixes = False
+        self.longest: int | None = None
         self._outbox, self._process, self._rank, self._clock, self._feed = outbox, process, rank, clock, feed
         self._times: list[float] = []  # on this process's own clock
         self._tokens: list[tuple[int, int, float]] = []
@@ -409,6 +422,7 @@ class Reporter:
             running=origin > 0,
             done=done,
             prefixes=self.prefixes,
+            longest=self.longest,
         )
         del times[:count], tokens[:made]
         self._first += count // 2

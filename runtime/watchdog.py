@@ -178,7 +178,7 @@ class Watchdog:
     def _signal(self, number: int) -> None:
         if number == signal.SIGUSR1:
             lines = [f"vppc-run: {beat.place}, for {beat.since:.1f} s\n" for beat in self._hearing.newest]
-            _say("".join(lines) or f"vppc-run: {self.position}\n")
+            say("".join(lines) or f"vppc-run: {self.position}\n")
         elif number == signal.SIGUSR2:
             self._cancel.append(self.on_usr2())
             self._wake.set()
@@ -237,7 +237,7 @@ class Watchdog:
             failure = self._failure
             trace = failure.trace if failure is not None and failure.verdict == verdict else ""
             known = self.quiet and self._verdict is not None  # to who started this process
-            _say(trace if known else f"{trace}vppc-run: {verdict.message}\n")
+            say(trace if known else f"{trace}vppc-run: {verdict.message}\n")
             self._kill_the_silent()
             self._finish()
             self._leaving.set()
@@ -251,7 +251,7 @@ class Watchdog:
         try:
             self.on_end()
         except VppcError as error:
-            _say(f"vppc-run: {error}\n")
+            say(f"vppc-run: {error}\n")
 
     def _kill_the_silent(self) -> None:
         """What does not beat cannot end by itself; a dead process is not there to be killed."""
@@ -264,7 +264,8 @@ class Watchdog:
             beats[process].peer.kill()
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Say it on stderr, if somebody listens."""
     with suppress(OSError, ValueError):  # nobody listens: stderr is a pipe whose reader is gone, or closed
         sys.stderr.write(text)
         sys.stderr.flush()

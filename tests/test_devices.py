@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 from unittest import mock
 
@@ -21,6 +22,8 @@ torch = pytest.importorskip("torch", reason="the runtime needs torch")
 
 import worlds  # noqa: E402
 from plans import compiled  # noqa: E402
+from serve_worlds import Serving  # noqa: E402
+from test_serve_stream import opened  # noqa: E402
 
 from runtime.arguments import parse  # noqa: E402
 from runtime.clock import Clock  # noqa: E402
@@ -34,8 +37,9 @@ from runtime.devices.settings import Setting, check_settings  # noqa: E402
 from runtime.session import Session  # noqa: E402
 from vppc.costs.model import CostModel, LayerCost, Linear  # noqa: E402
 from vppc.errors import InputError  # noqa: E402
-from vppc.ir.document import schedule_text  # noqa: E402
+from vppc.ir.document import schedule_text, segment_text  # noqa: E402
 from vppc.ir.instruction import SEND  # noqa: E402
+from vppc.ir.schedule import Request  # noqa: E402
 
 STANDINS = Path(__file__).parent / "standins"
 NO_OFFSET = Clock(0.0, 0.0)
@@ -127,6 +131,18 @@ class TestProgress:
         assert npu.machine.most_unfinished == 4  # the one just queued, and the three it may follow
         progress.drain()
         assert npu.machine.finished == 10
+
+    def test_what_is_finished_is_told_when_the_host_looks(self, npu: Any) -> None:
+        seen: list[tuple[float, float]] = []
+        progress = StreamProgress(npu, 0, 3, NO_OFFSET, lambda start, end: seen.append((start, end)))
+        npu.machine.lazy = True
+        for _ in range(3):
+            progress.begin()
+            progress.end()
+        assert (progress.settled(), seen) == (False, [])
+        while not progress.settled():
+            pass
+        assert (len(seen), progress.unfinished()) == (3, None)
 
     def test_it_knows_where_the_device_is(self, npu: Any) -> None:
         npu.machine.lazy = True
@@ -488,6 +504,26 @@ def started_on_npu(folder: str) -> None:
         run(parse([str(Path(folder) / "vpp-async.json"), "--device", "npu"]))
 
 
+def streamed_on_npu(options: list[str]) -> None:
+    """A process that runs a stream on a pretended NPU."""
+    sys.path.insert(0, str(STANDINS))
+    os.environ.update(TORCHELASTIC_USE_AGENT_STORE=str(True))
+    import torch_npu
+    from kernels import Kernels
+
+    from runtime.devices.npu import open_npu
+
+    torch_npu.npu.machine.lazy = True
+    device = replace(open_npu(int(os.environ["LOCAL_RANK"])), torch_device=torch.device("cpu"))
+    parsed = parse(["--stream", *options])
+    with (
+        mock.patch("runtime.session.find_device", return_value=device),
+        Kernels(torch_npu.npu.machine),
+        Session(parsed) as session,
+    ):
+        session.stream(parsed)
+
+
 def on_cpu(folder: str, options: list[str]) -> None:
     """A process of a world of CPUs that runs the same plans."""
     _say(folder, options)
@@ -540,6 +576,25 @@ class TestStandIn:
             ran = [line for line in lines if "posted" not in line]
             assert all(line["start"] <= line["end"] for line in ran)
             assert all(before["end"] <= after["start"] for before, after in itertools.pairwise(ran))
+
+    def test_what_a_stream_has_run_is_told_while_it_waits_for_more(self, tmp_path: Path) -> None:
+        """Or a server with nothing to do takes ranks whose last instructions it has not heard of for stuck."""
+        reports, told, done = SimpleQueue[Any](), [0, 0], 0
+        with Serving(tmp_path, 2, "--device", "npu", target=streamed_on_npu) as serving:
+            segment = opened(serving, Request("a", 20)).close()
+            assert segment is not None
+            serving.ranks.send("".join(segment_text(segment)))
+            serving.ranks.listen(reports.put)
+            for _ in range(200):  # two each half a second, or more
+                report = reports.get()
+                told[report.rank] = report.first + len(report.times) // 2
+                if told == [len(program) for program in segment.programs]:
+                    break
+            assert told == [len(program) for program in segment.programs]
+            serving.ranks.close()
+            while done < 2:
+                done += reports.get().done
+            worlds.succeeded(serving.ended())
 
     def test_tensor_parallel_ranks_are_in_order_too(self, tmp_path: Path) -> None:
         plans = write_plans(tmp_path, "vpp-async")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -86,6 +87,29 @@ def test_a_coordinator_that_says_nothing_more() -> None:
         feed.take()
 
 
+def test_what_is_no_segment_ends_what_is_fed() -> None:
+    opening, first, *_ = texts(served())
+    feed = fed([opening, first.replace('"tokens"', '"token"'), CLOSE])
+    feed.open()
+    feed._thread.join()  # it has said why it ends, or the rank would wait for ever
+    assert not feed._segments.empty()
+    with pytest.raises(InputError, match=r"^the stream: is no segment that can be run: KeyError\('tokens'\)"):
+        feed.take()
+
+
+def test_who_waits_for_more_looks_what_a_device_has_finished() -> None:
+    each = served()
+    feed = fed([*texts(each)[:2], CLOSE])
+    looks: list[int] = []
+    feed.settled = lambda: bool(looks.append(len(looks)) or len(looks) > 3)  # type: ignore[func-returns-value]
+    feed.open()
+    feed._thread.join()
+    assert feed.take() == each.segments[0] and len(looks) == 1  # there is one already
+    feed._segments.get()
+    threading.Timer(0.2, feed._segments.put, [None]).start()
+    assert feed.take() is None and len(looks) == 4
+
+
 def test_what_does_not_follow() -> None:
     each = served()
     opening, first, second, *_ = texts(each)
@@ -163,7 +187,7 @@ def test_where_a_growing_rank_stands() -> None:
 def reported(mail: Mail, origin: float) -> Reporter:
     anything: Any = mail
     reporter = Reporter(anything, 3, 1, Clock(100.0, 0.5), anything)
-    reporter.origin, reporter.prefixes = origin, True
+    reporter.origin, reporter.prefixes, reporter.longest = origin, True, 8
     return reporter
 
 
@@ -186,7 +210,7 @@ def test_what_is_reported() -> None:
     assert when <= mail.sent[-1].now and round(when, 6) == when
     last = mail.sent[-1]
     assert (last.process, last.rank, last.read, last.clock) == (3, 1, 7, [100.0, 0.5])
-    assert last.running and last.prefixes
+    assert last.running and last.prefixes and last.longest == 8
 
 
 def test_before_the_start_nothing_runs() -> None:

@@ -34,7 +34,7 @@ class _Mark:
 class StreamProgress:
     """The progress of one program on device ``index`` of ``module``, ``limit`` instructions ahead at most.
 
-    The host's thread calls ``begin``, ``end`` and ``drain``, any thread ``unfinished``.
+    The host's thread calls ``begin``, ``end``, ``settled`` and ``drain``, any thread ``unfinished``.
     """
 
     def __init__(
@@ -65,6 +65,11 @@ class StreamProgress:
             self.queued.append(mark)
         while len(self.queued) > self.limit:
             self._finish_oldest()
+
+    def settled(self) -> bool:
+        while self.queued and self.queued[0].after.query():
+            self._finish_oldest()
+        return not self.queued
 
     def drain(self) -> None:
         while self.queued:

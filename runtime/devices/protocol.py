@@ -38,7 +38,10 @@ class Link(Protocol):
 
 
 class Progress(Protocol):
-    """Where a device is in the program that the host queues. ``begin`` and ``end`` go around each instruction."""
+    """Where a device is in the program that the host queues. ``begin`` and ``end`` go around each instruction.
+
+    What is finished is found, and reported, when the host looks: in ``end``, ``settled`` and ``drain``.
+    """
 
     def begin(self) -> None:
         """The next instruction is about to be queued."""
@@ -46,6 +49,10 @@ class Progress(Protocol):
 
     def end(self) -> None:
         """It is queued. Blocks while too many are queued that the device has not finished."""
+        ...
+
+    def settled(self) -> bool:
+        """Whether the device has finished all that is queued. Does not block."""
         ...
 
     def drain(self) -> None:

@@ -70,3 +70,13 @@ class PrefixRunner(Runner, Protocol):
     def prepare_prefix(self, part: Part) -> Any:
         """What the stages need of a piece of a cached prefix."""
         ...
+
+
+@runtime_checkable
+class BoundedRunner(Runner, Protocol):
+    """A runner for prompts of a certain length at most, which a server must not let past: it has to say so."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a prompt at most."""
+        ...

@@ -73,6 +73,8 @@ class VllmRunner:
         if any(width % self._shares.size for width in self._widths):
             raise InputError(f"activations of {self._widths} values cannot be shared", file="--tp", remedy="a divisor")
         self._payload = tuple(replace(each, row=(each.row[-1] // self._shares.size,)) for each in whole)
+        model: int = config.model_config.max_model_len - 1  # the last place is the next token's
+        self._longest = min([model, *(stage.room for stage in self._stages.values())])
         self._unsampled: Batch | None = None  # what the last stage has run and not sampled from
         self._sampled: dict[int, int] = {}
 
@@ -83,9 +85,15 @@ class VllmRunner:
         return self._payload
 
     @property
+    def longest(self) -> int:
+        """As vLLM's configuration says, and as its KV cache holds."""
+        return self._longest
+
+    @property
     def resident(self) -> frozenset[int]:
         """The requests of which anything is held."""
-        return frozenset(self._prompt_tokens).union(*(stage.resident for stage in self._stages.values()))
+        held = (stage.resident for stage in self._stages.values())
+        return frozenset(self._prompt_tokens).union(self._outputs, self._sampled, *held)
 
     def prepare(self, chunk: int, skip: frozenset[int]) -> Batch:
         """The slices of a chunk without the parts of the requests in ``skip``."""
@@ -140,7 +148,7 @@ class VllmRunner:
         if batch is None or self._last is None:
             return
         for request, (token, logits) in self._last.sample().items():
-            if request not in batch.due:
+            if request not in batch.due or request not in self._prompt_tokens:  # it has been cancelled and released
                 continue
             self._sampled[request] = token
             self._outputs.setdefault(request, []).append(token)

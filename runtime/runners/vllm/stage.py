@@ -65,6 +65,7 @@ class Stage:
             hash_block_size=size,
             enable_caching=False,
         )
+        self._block: int = size
         self._requests: dict[int, Request] = {}
         self._finished: set[str] = set()
 
@@ -76,6 +77,11 @@ class Stage:
             batch_size=1, dtype=model.dtype, device=self._runner.device
         )
         return dict(made.tensors)
+
+    @property
+    def room(self) -> int:
+        """Tokens that its KV cache holds."""
+        return int(self._manager.block_pool.num_gpu_blocks - 1) * self._block
 
     @property
     def resident(self) -> frozenset[int]:
