@@ -94,6 +94,7 @@ def test_sigterm_drains(tmp_path: Path) -> None:
         serving.say(id="first", prompt_tokens=10)
         assert serving.hear()["id"] == "first"
         serving.say(id="long", prompt_tokens=2000)
+        serving.say(cancel="long", arrival=1000)  # by then it is through
         serving.say(id="wrong", prompt_tokens=-1)
         assert "error" in serving.hear()
         serving.process.send_signal(signal.SIGTERM)
@@ -102,8 +103,9 @@ def test_sigterm_drains(tmp_path: Path) -> None:
         assert serving.hear() == {"id": "after", "refused": "the server is about to end"}
         status, out, err = serving.ended()
     assert status == 0
-    assert [each["id"] for each in out] == ["long"] and "token" in out[0]
-    assert "vppc: 2 first tokens of 2 requests in " in err and "; 2 refused; 1 wrong" in err
+    assert [each["id"] for each in out] == ["long", "long"] and "token" in out[0]
+    assert out[1]["error"] == "no request 'long' is open: it is through, or has not come"
+    assert "vppc: 2 first tokens of 2 requests in " in err and "; 2 refused; 2 wrong" in err
     [layer] = read_cost(str(refitted)).layers
     assert layer.count == 4 and layer.per_token == pytest.approx(0.0005, rel=0.25)
 

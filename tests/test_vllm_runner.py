@@ -197,19 +197,25 @@ def test_cancelled_requests(models: Mapping[str, str], tmp_path: Path) -> None:
 
 @needs_vllm
 def test_it_serves_what_the_incremental_compiler_sends(models: Mapping[str, str], tmp_path: Path) -> None:
-    """``vppc serve`` on vLLM's stages makes the first tokens that it makes on the reference runner."""
+    """``vppc serve`` on vLLM's stages makes the first tokens that it makes on the reference runner; a prompt that is
+    longer than vLLM's model takes ends nothing."""
     lines = [{"id": f"r{index}", "prompt_tokens": tokens} for index, tokens in enumerate((300, 7, 140, 64))]
     asked = tmp_path / "lines.jsonl"
-    asked.write_text("".join(json.dumps(line) + "\n" for line in lines))
     options = ["--pp", "2", "--chunk-size", "64", "--model", f"{models['qwen3']}/config.json", str(asked)]
-    first = {}
-    for python, runner in ((ENVIRONMENT / "bin" / "python", "vllm"), (sys.executable, "reference")):
+    first, wrong = {}, []
+    for python, runner, more in (
+        (ENVIRONMENT / "bin" / "python", "vllm", [{"id": "long", "prompt_tokens": 10000}]),
+        (sys.executable, "reference", []),
+    ):
+        asked.write_text("".join(json.dumps(line) + "\n" for line in [*more, *lines]))
         command = [python, "-m", "vppc", "serve", *options, "--runner", runner, "--checkpoint", models["qwen3"]]
         served = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
         assert served.returncode == 0, served.stderr
-        answers = map(json.loads, served.stdout.splitlines())
-        first[runner] = {answer["id"]: answer["token"] for answer in answers}
+        answers = [json.loads(line) for line in served.stdout.splitlines()]
+        first[runner] = {answer["id"]: answer["token"] for answer in answers if "token" in answer}
+        wrong += [answer["error"] for answer in answers if "error" in answer]
     assert first["vllm"] == first["reference"]
+    assert wrong == ["10000 tokens are more than the 4095 that these ranks' model takes\n  hint: a shorter prompt"]
     assert len(first["vllm"]) == len(lines)
 
 

@@ -22,7 +22,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from queue import Empty, SimpleQueue
@@ -130,6 +130,7 @@ class Coordinator:
         self.served = Served()
         self._journal = journal
         self._prefixes = True  # all ranks take cached prefixes for granted
+        self._longest = math.inf  # tokens of a prompt that all of them take
         self._compiler, self._ranks, self._drift, self._tp = compiler, ranks, drift, tp
         self._write, self._notice = write, notice
         self._events: SimpleQueue[Event] = SimpleQueue()
@@ -141,8 +142,8 @@ class Coordinator:
         self._indices = 0
         self._ended = self._terminated = False
         self._start = time.monotonic()
-        self._skew = math.inf  # between the ranks' clock and this one, and the quickest way of a report
-        self._measured = 0.0  # when that was
+        self._skews = [math.inf] * ranks.size  # from each process's clock to this one, and a report's quickest way
+        self._measured = [0.0] * ranks.size  # when that was
         self._running: set[int] = set()
         self._done: set[int] = set()
         pp = len(compiler.opening().programs)
@@ -152,8 +153,8 @@ class Coordinator:
 
     @property
     def skew(self) -> float:
-        """What the ranks' clock is behind this one, seconds."""
-        return self._skew
+        """What the ranks' clock is behind this one, seconds; by that of them that is the least behind."""
+        return min(self._skews)
 
     def serve(self, lines: BinaryIO) -> Served:
         """Serve until the input ends or SIGTERM comes, and all that was accepted is done.
@@ -167,7 +168,7 @@ class Coordinator:
         with _drained_by_sigterm(self._events.put):
             while len(self._running) < ranks.size:
                 self._pass(TICK)
-            self._start, self._skew = time.monotonic(), math.inf
+            self._start, self._skews = time.monotonic(), [math.inf] * ranks.size
             threading.Thread(target=self._read, args=(lines,), name="lines", daemon=True).start()
             while self._due or self._open or not self._ended:
                 self._step()
@@ -181,19 +182,17 @@ class Coordinator:
     def _step(self) -> None:
         """One pass of the loop."""
         now = self._now()
-        self._take_due(math.inf if self._terminated else now, now)
+        self._take_due(now)
         self._send(self._compiler.advance(now))
         upcoming = min(self._compiler.next_event(), self._due[0].when if self._due else now + TICK)
         self._pass(min(max(upcoming - self._now(), PAUSE), TICK))
 
     def _pass(self, seconds: float) -> None:
         """Wait that long for something to happen, and look after the ranks."""
-        try:
+        with suppress(Empty):
             self._handle(self._events.get(timeout=seconds))
-            while not self._events.empty():
-                self._handle(self._events.get_nowait())
-        except Empty:
-            pass
+        for _ in range(self._events.qsize()):  # no more: those who come meanwhile must not keep ranks waiting
+            self._handle(self._events.get_nowait())
         now = time.monotonic()
         if now - self._beat > INTERVAL / 2:
             self._beat = now
@@ -211,7 +210,7 @@ class Coordinator:
                 self._compiler.replan(cost)
         elif isinstance(event, End):
             now = self._now()
-            self._take_due(now, now)  # what counts by now is not too late, whoever is asked first
+            self._take_due(now)  # what counts by now is not too late, whoever is asked first
             self._ended, self._terminated = True, self._terminated or event.terminated
         else:
             self._ranks.check()  # which knows more, perhaps
@@ -240,12 +239,19 @@ class Coordinator:
         else:
             heappush(self._due, _Due(max(asked.arrival, self._now()), line.number, asked))
 
-    def _take_due(self, until: float, now: float) -> None:
-        """Take what counts at ``until`` or before."""
-        while self._due and self._due[0].when <= until:
+    def _take_due(self, now: float) -> None:
+        """Take what counts by now. Of a server that is about to end, also what is to come: a request is refused, and
+        one is given up when it was said, if it is still open then."""
+        kept = []
+        while self._due and (self._due[0].when <= now or self._terminated):
             due = heappop(self._due)
+            if due.when > now and isinstance(due.asked, Cancel) and due.asked.id in self._open:
+                kept.append(due)
+                continue
             self._room.release()
             self._take(due, now)
+        for due in kept:
+            heappush(self._due, due)
 
     def _take(self, due: _Due, now: float) -> None:
         asked = due.asked
@@ -266,6 +272,11 @@ class Coordinator:
             raise InputError(
                 f"{request.cached_tokens} tokens are cached, and these ranks keep no prefixes",
                 remedy="leave cached_tokens out: they are computed",
+            )
+        if request.prompt_tokens > self._longest:
+            raise InputError(
+                f"{request.prompt_tokens} tokens are more than the {self._longest} that these ranks' model takes",
+                remedy="a shorter prompt",
             )
         if request.id in self._open:
             raise InputError(f"the id {request.id!r} is in use", remedy="give each request an id of its own")
@@ -323,25 +334,28 @@ class Coordinator:
         if report.running:
             self._running.add(report.process)
             self._prefixes &= report.prefixes
-            self._compare_clocks(report.now)
+            self._longest = min(self._longest, report.longest or math.inf)
+            self._compare_clocks(report.process, report.now)
+        skew = self._skews[report.process]
         if report.done:
             self._done.add(report.process)
         for index, token, when in report.tokens:
-            self._token(index, token, when + self._skew)
+            self._token(index, token, when + skew)
         rank, shard = divmod(report.process, self._tp)
         if report.times and shard == 0:
             reached = report.first + len(report.times) // 2
             self._reached[rank] = reached
             self._went_on = time.monotonic()
-            self._compiler.reached(rank, reached - 1, report.times[-1] + self._skew)
+            self._compiler.reached(rank, reached - 1, report.times[-1] + skew)
             self._drift.ran(rank, report.first, report.times)
             self._refit.look()
 
-    def _compare_clocks(self, theirs: float) -> None:
-        """The quickest report tells most; old ones count for less and less, since clocks drift apart."""
+    def _compare_clocks(self, process: int, theirs: float) -> None:
+        """The quickest report tells most; old ones count for less and less, since clocks drift apart: those of two
+        machines with ranks, too, which agreed on one at the start."""
         now = self._now()
-        self._skew = min(self._skew + (now - self._measured) * CLOCK_DRIFT, now - theirs)
-        self._measured = now
+        known = self._skews[process] + (now - self._measured[process]) * CLOCK_DRIFT
+        self._skews[process], self._measured[process] = min(known, now - theirs), now
 
     def _token(self, index: int, token: int, when: float) -> None:
         started = self._started.pop(index, None)

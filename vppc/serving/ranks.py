@@ -47,7 +47,7 @@ class Ranks:
         self._down = Outbox(_part(store, STREAM), DOWN)
         self._board = Board(_part(store, "board"), 0, size)
         self._read = [0] * size  # messages that each process has read
-        self._sent = self._deleted = 0
+        self._deleted = 0
         self._closed = False
 
     @classmethod
@@ -129,7 +129,7 @@ class Ranks:
     def send(self, text: str) -> None:
         """Send a message to all: a schedule, a segment, a word. Raises RunFailed when the store is lost."""
         try:
-            self._sent = self._down.send(text)
+            self._down.send(text)
         except RuntimeError as error:
             raise RunFailed(f"the launcher of the ranks is gone: {error}") from None
 
