@@ -6,6 +6,7 @@ import gzip
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,72 @@ CONTEXT = b"isl,step,latency,batch_size,tp_size\n" + b"".join(
     for prefix in (0, 4096)
 )
 
+RANK = {
+    "rank": 0,
+    "compute": 3.0,
+    "collective": 0.5,
+    "exposed_transfer": 0.25,
+    "hidden_transfer": 0.0,
+    "launch_stall": 0.0,
+    "free": 0.25,
+    "bubble_ratio": 0.0625,
+}
+PRICE = {"makespan": 4.0, "efficiency": 0.75, "lower_bound": 3.5, "ranks": [RANK]}
+MADE = {"compiler": "vppc 0.1.0", "command": "vppc compare"}
+
+
+def comparison() -> bytes:
+    """What compare prints: two queues of one length, at sizes of which one is refused."""
+    outcomes = [
+        {"chunk_size": 1024, "chunks": 3, "throughput": 768.0, **PRICE},
+        {"chunk_size": 8, "refused": "no room"},
+    ]
+    rows = [
+        {
+            "cost": "c",
+            "queue": queue,
+            "tokens": 2048,
+            "prompts": 2,
+            "strategy": "cpp",
+            "contestant": "cpp",
+            "best_chunk_size": 1024,
+            "may_be_better": None,
+            "outcomes": outcomes,
+        }
+        for queue in ("2,048 + 1,024", "2,048 + 512")
+    ]
+    return json.dumps({"pp": 1, "rows": rows, "provenance": MADE}).encode()
+
+
+def tuning() -> bytes:
+    """What tune prints."""
+    found = {
+        "chunks": [1024, 1024],
+        "layers": [[0, 2], [2, 4]],
+        "bound_of_any_chunking": 3.5,
+        "gap_to_any_chunking": 0.1,
+    }
+    placements = [{"placement": placement, "vp": vp, **found, **PRICE} for placement, vp in (("v", 2), ("straight", 1))]
+    return json.dumps({"pp": 1, "placements": placements, "advice": ["fold it"], "provenance": MADE}).encode()
+
+
+def shadow() -> bytes:
+    """What vLLM on one rank writes in shadow mode."""
+    header = {"format": "vppc.shadow", "version": 1, "model": "m", "model_layers": 4, "layers": [0, 4]}
+    lines = [{**header, "rank": 0, "pp": 1, "chunk_size": 2048}]
+    now = 100.0
+    for index, tokens in enumerate((256, 512, 1024, 2048, 300, 700, 1500, 900)):
+        took = 1e-3 + 1e-6 * tokens + 1e-10 * tokens**2
+        lines += [
+            {"start": now, "end": now + took, "parts": [[f"{index}-a", 0, tokens, tokens]]},
+            {"start": now + took, "end": now + took + 1e-3, "parts": [[f"{index}-a", tokens, 1, tokens]]},
+        ]
+        now += 2 * took + 1e-3
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+
+STUDIES = {"study": Target("study.json", (comparison(), tuning()), commands(["report", "FILE", "-o", "DIR/out.html"]))}
+
 _HEAD, _SEGMENT = segments()
 _BESIDE, _JOURNAL = journal(PLAN)
 
@@ -229,6 +296,12 @@ TARGETS: Mapping[str, Target] = {
         commands([*REQUESTS, "FILE"]),
         {"cost.json": COST},
     ),
+    "requests, lines": Target(
+        "requests.jsonl",
+        (b'{"id": "a", "prompt_tokens": 9000, "cached_tokens": 100, "arrival": 0.5}\n\n{"prompt_tokens": 700}\n',),
+        commands([*REQUESTS, "FILE"]),
+        {"cost.json": COST},
+    ),
     "requests, Mooncake": Target(
         "requests.jsonl",
         (
@@ -261,6 +334,7 @@ TARGETS: Mapping[str, Target] = {
         commands(["profile", "DIR"]),
         {**_BESIDE, "rank-0.jsonl": _JOURNAL},
     ),
+    "shadow": Target("rank-0.jsonl", (shadow(),), commands(["shadow", "DIR"])),
     "step trace": Target("step_trace_time.csv", (STEP_TRACE,), commands(["profile", "FILE"])),
     "kernels": Target(
         "kernel_details.csv",
@@ -278,6 +352,7 @@ TARGETS: Mapping[str, Target] = {
         "x.pt.trace.json.gz", (gzip.compress(events("kernel"), mtime=0),), commands(["profile", "FILE"])
     ),
     "measurements": Target("times.csv", (FORWARDS, TRANSFERS, CONTEXT), commands(["calibrate", "FILE"])),
+    **(STUDIES if find_spec("bokeh") else {}),  # charts need it
 }
 
 
