@@ -7,6 +7,7 @@ import tracemalloc
 from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import replace
+from itertools import product
 from math import inf
 from random import Random
 
@@ -452,8 +453,10 @@ class Ranks:
         return True
 
 
-@pytest.mark.parametrize("strategy", ["vpp-packed", "vpp-async", "vpp"])
-@pytest.mark.parametrize("slower", [0.6, 1.0, 1.6])
+@pytest.mark.parametrize(
+    ("slower", "strategy"),
+    [*product((0.6, 1.0, 1.6), ("vpp-packed", "vpp-async", "vpp")), (1.6, "cpp")],
+)
 def test_ranks_do_not_run_dry_and_chunks_stay_unmade_at_whatever_speed_the_ranks_run(
     slower: float, strategy: str
 ) -> None:
