@@ -122,7 +122,11 @@ def test_what_engines_can_be_told_and_why_not_the_rest(cost: CostModel, long_pro
     assert told["vLLM", "VLLM_PP_LAYER_PARTITION"].refusal.startswith("a layer partition cannot express more than one")
     assert "an engine knows one size" in told["SGLang", "--chunked-prefill-size"].refusal
     options = Options(strategy="cpp", pp=2, chunk_size=8192)
-    equal = compile_schedule((Request("a", 20000), Request("b", 8193)), MODEL, cost, options)
+    filled = compile_schedule((Request("a", 20000), Request("b", 8193)), MODEL, cost, options)
+    assert engine_settings(filled)[1].refusal == (
+        "a prompt ends in a chunk of 3616 tokens, which an engine fills up with the next prompt"
+    )
+    equal = compile_schedule((Request("a", 16384), Request("b", 8193)), MODEL, cost, options)
     told = {(each.engine, each.name): each for each in engine_settings(equal)}
     assert told["vLLM", "VLLM_PP_LAYER_PARTITION"].value == told["SGLang", "SGLANG_PP_LAYER_PARTITION"].value
     assert told["vLLM", "--max-num-batched-tokens"].value == "8192"

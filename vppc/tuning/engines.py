@@ -82,7 +82,8 @@ def _additional_config(schedule: Schedule, plan: str) -> str:
 
 
 def _chunk_size(schedule: Schedule) -> str:
-    """The size with which an engine that fills chunks up cuts prompts as here: the last of each has the rest."""
+    """The size with which an engine cuts prompts as here. It fills every chunk up, also with what the next prompt has to
+    begin with, so that only the last of all may be short."""
     chunks = schedule.chunks
     if any(len(chunk.parts) > 1 for chunk in chunks):
         raise InputError("some chunks hold several prompts, chosen ahead: an engine packs those that wait")
@@ -91,6 +92,9 @@ def _chunk_size(schedule: Schedule) -> str:
     size = max(chunk.tokens for chunk in chunks)
     if full - {size}:
         raise InputError(f"chunks differ, from {min(full)} to {size} tokens: an engine knows one size")
+    short = min(chunk.tokens for chunk in chunks[:-1]) if len(chunks) > 1 else size
+    if short < size:
+        raise InputError(f"a prompt ends in a chunk of {short} tokens, which an engine fills up with the next prompt")
     return str(size)
 
 
