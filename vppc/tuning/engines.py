@@ -82,8 +82,8 @@ def _additional_config(schedule: Schedule, plan: str) -> str:
 
 
 def _chunk_size(schedule: Schedule) -> str:
-    """The size with which an engine cuts prompts as here. It fills every chunk up, also with what the next prompt has to
-    begin with, so that only the last of all may be short."""
+    """The size with which an engine cuts prompts as here: it fills up every chunk, with the next prompt if need be, so
+    that only the last of all is short."""
     chunks = schedule.chunks
     if any(len(chunk.parts) > 1 for chunk in chunks):
         raise InputError("some chunks hold several prompts, chosen ahead: an engine packs those that wait")
