@@ -54,6 +54,17 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama", **_COMMON},
     "llama-tied": {"model_type": "llama", **_COMMON, "tie_word_embeddings": True, "rope_scaling": _LLAMA3},
     "llama-linear": {"model_type": "llama", **_COMMON, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+    "llama-yarn": {
+        "model_type": "llama",
+        **_COMMON,
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "factor": 8.0,
+            "original_max_position_embeddings": 64,
+            "attention_factor": 1.5,
+            "truncate": False,
+        },
+    },
     "qwen3": {"model_type": "qwen3", **_COMMON, "head_dim": 16, "tie_word_embeddings": True},
     "qwen3-moe": {
         "model_type": "qwen3_moe",

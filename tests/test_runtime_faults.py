@@ -15,11 +15,16 @@ import pytest
 from checkpoints import CONFIGS
 from faulty import AFTER, BEFORE, Fault, faulty
 from plans import paper
-from worlds import LIMIT, Ended, World
+from worlds import LIMIT, ROOT, Ended, World
 
 from examples.tiny_checkpoint import write_checkpoint
 from runtime.__main__ import main
+from runtime.clock import Clock
+from runtime.journal import Journal
 from runtime.peers import Peer
+from runtime.program import load, proven
+from runtime.session import check_world
+from vppc.errors import InputError
 from vppc.files import write_text
 from vppc.ir.document import schedule_text
 from vppc.ir.instruction import Forward, Recv, Send, Wait
@@ -255,6 +260,80 @@ class TestInputs:
         assert ended.statuses == [1, 1]
         assert "process 1 has not come within 2 s" in ended.err[0]
         assert re.search("process 1 has not come within 2 s|process 0, .* went before all had come", ended.err[1])
+
+    def test_an_unproven_schedule(self, tmp_path: Path) -> None:
+        file = write(dataclasses.replace(SCHEDULE, certificate=None), tmp_path / "bare.json")
+        with pytest.raises(InputError) as refused:
+            load(str(file))
+        assert str(refused.value) == (
+            f"{file}: has no certificate, and unproven programs are not run\n"
+            f"  hint: `vppc verify {file} -o PROVEN` writes it with one"
+        )
+
+    @pytest.mark.parametrize(
+        ("old", "new", "said"),
+        [
+            ('"pp": 2', '"pp": "2"', 'pp: "2" is not an integer'),
+            ('"id": "r0"', '"id": 0', "requests[0].id: 0 is not a string"),
+            ('"start": 0,', '"start": 0, "decode": 1,', "chunks[0].parts[0].decode: 1 is not a truth value"),
+            ('"buffers": ', '"memory": {"limit": "40"}, "buffers": ', 'programs[0].memory.limit: "40" is not a number'),
+            ("vppc.schedule", "vppc.segment", "is a segment, not a schedule"),
+        ],
+        ids=["a number", "a text", "a truth", "an amount", "a segment"],
+    )
+    def test_what_is_no_schedule(
+        self, old: str, new: str, said: str, plan: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In the words of the compiler's reader; without what that needs, in those of Python."""
+        text = plan.read_text()
+        assert old in text
+        data = text.replace(old, new, 1).encode()
+        with pytest.raises(InputError) as refused:
+            proven(data, "plan.json")
+        assert said in str(refused.value)
+        monkeypatch.setitem(sys.modules, "vppc.ir.document", None)
+        with pytest.raises(
+            InputError, match=r"plan\.json: is no schedule that can be run: .*Error\(.*\n  hint: `vppc ver"
+        ):
+            proven(data, "plan.json")
+
+    def test_another_number_of_processes(self) -> None:
+        check_world(SCHEDULE, 4, 2)
+        with pytest.raises(InputError) as refused:
+            check_world(SCHEDULE, 3, 2)
+        assert str(refused.value) == (
+            "torchrun: 3 processes for 2 ranks of 2\n  hint: start 4 in all, with --nproc-per-node and --nnodes"
+        )
+        shared = dataclasses.replace(SCHEDULE, extra={**SCHEDULE.extra, "tp": 4})
+        with pytest.raises(InputError) as refused:
+            check_world(shared, 4, 2)
+        assert str(refused.value) == ("--tp: the schedule is for 4 processes a rank, not 2\n  hint: run it with --tp 4")
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            ([], "the following arguments are required: SCHEDULE"),
+            (["--stream", "plan.json"], "--stream takes no schedule"),
+            (["--stream", "--journal", "out"], "--stream takes no journal"),
+        ],
+        ids=["nothing", "a schedule", "a journal"],
+    )
+    def test_bad_usage(self, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        assert caught.value.code == 2
+        assert capsys.readouterr().err.endswith(f"error: {said}\n")
+
+    def test_a_journal_that_cannot_be_opened(self, tmp_path: Path) -> None:
+        (tmp_path / "rank-0-tp-0.jsonl").mkdir()
+        with pytest.raises(InputError, match=f"^{tmp_path}: cannot be written: Is a directory"):
+            Journal(tmp_path, SCHEDULE.programs[0], 0, 0, "", Clock(0.0, 0.0))
+
+    def test_without_torch(self) -> None:
+        run = "import sys; sys.modules['torch'] = None; from runtime.__main__ import main; main(['plan.json'])"
+        ended = subprocess.run([sys.executable, "-c", run], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert ended.stderr == "vppc-run: needs torch, which is not installed\n  hint: pip install '.[runtime]'\n"
 
     def test_without_a_launcher(self, plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as caught:

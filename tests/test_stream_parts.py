@@ -13,7 +13,7 @@ from tests.edits import by_hand
 from tests.serving_streams import Stream, stream
 from vppc.errors import InputError
 from vppc.ir.document import digest, schedule_text, segment_text
-from vppc.ir.schedule import Request
+from vppc.ir.schedule import Chunk, Part, Request
 from vppc.ir.segment import Segment
 
 pytest.importorskip("torch")
@@ -127,6 +127,29 @@ def test_what_does_not_follow() -> None:
         with pytest.raises(RunFailed) as caught:
             feed.take()
         assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("vppc.segment", "vppc.segments", "it is not a vppc.segment of version 1"),
+        ('"previous": "', '"previous": 7, "was": "', "7 is no text"),
+    ],
+    ids=["format", "previous"],
+)
+def test_what_is_no_segment(old: str, new: str, said: str) -> None:
+    opening, segment, *_ = texts(served())
+    feed = fed([opening, segment.replace(old, new, 1)])
+    feed.open()
+    with pytest.raises(InputError) as refused:
+        feed.take()
+    assert str(refused.value) == f"the stream: is no segment that can be run: ValueError('{said}')"
+
+
+def test_decodes_are_streamed_where_the_opening_says_so() -> None:
+    growing, _ = grown([Segment(1, "", (), (Chunk((Part(0, 4, 1, True),)),))])
+    with pytest.raises(RunFailed, match="chunk 2 decodes, which is not streamed"):
+        list(growing.rows())
 
 
 def test_an_opening_must_say_how_large_buffers_are() -> None:

@@ -7,6 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import ModuleType, SimpleNamespace
@@ -151,6 +152,13 @@ def test_a_plan_from_a_file(tmp_path: Path) -> None:
     plan = read_chunk_plan(str(tmp_path / "plan.json"), "x")
     assert plan == ChunkPlan(((20,), (40, 80, 90)), 40)
     assert (plan.room(20, 0), plan.room(21, 0), plan.room(90, 80), plan.room(91, 0)) == (20, 40, 10, None)
+
+
+def test_a_plan_of_nothing(tmp_path: Path) -> None:
+    plan = compile_schedule((), Model("m", 4), CostModel((LayerCost(4, per_token=1.0),)), Options(strategy="vpp", pp=2))
+    written(replace(plan, extra={}), tmp_path / "plan.json")
+    with pytest.raises(InputError, match="chunks: has no prompts\n  hint: compile or tune one with prompts"):
+        read_chunk_plan(str(tmp_path / "plan.json"), "x")
 
 
 def test_a_plan_behind_what_was_cached(tmp_path: Path) -> None:
