@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from random import Random
 
 import pytest
@@ -91,6 +91,14 @@ class TestByHand:
         assert report.ttft == Distribution.of([2.0, 4.0, 8.0])
         assert report.goodput == 2 / 8
         assert judged(schedule, costs([2, 2, 4], [0, 0, 0])).goodput is None
+
+    def test_in_time_is_what_a_request_itself_says(self) -> None:
+        schedule = shape([0], [[Part(0, 0, 1)], [Part(1, 0, 1)], [Part(2, 0, 1)]], [0.0] * 3)
+        first, second, third = schedule.requests  # whose tokens come at 2, 4 and 8 s
+        hurried, patient = replace(first, extra={"ttft_target": 1.5}), replace(third, extra={"ttft_target": 8})
+        asked = replace(schedule, requests=(hurried, second, patient))
+        assert judged(asked, costs([2, 2, 4], [0, 0, 0]), target=9.0).goodput == 2 / 8
+        assert judged(asked, costs([2, 2, 4], [0, 0, 0]), target=1.0).goodput == 1 / 8
 
 
 def by_ticks(schedule: Schedule, order: Order, run: Timeline, op_costs: OpCosts, rank: int) -> dict[str, float]:

@@ -13,6 +13,7 @@ from vppc.render.tables import count
 
 WHO_IS_NEXT = "Who is next: first come, the paper's dual queue, fewest tokens left, or the nearest --ttft-target."
 """The policies of the queue, in the order of their names."""
+IN_TIME = "Seconds to the first token of a request without a ttft_target of its own."
 
 
 def read_prompts(path: str, *, prefix_hits: bool = False, limit: int | None = None) -> tuple[Request, ...]:

@@ -16,7 +16,7 @@ from vppc.cli.machine import DEVICES_A_RANK, NETWORK, Machine
 from vppc.cli.needs import check_beside, check_needs, queue_needs
 from vppc.cli.number import COUNT, Count, Number
 from vppc.cli.output import JSON, LINES, Output
-from vppc.cli.prompts import WHO_IS_NEXT
+from vppc.cli.prompts import IN_TIME, WHO_IS_NEXT
 from vppc.cli.provenance import made_by
 from vppc.costs.calibration import calibrate
 from vppc.costs.document import cost_json
@@ -63,7 +63,7 @@ RUNNERS = ("reference", "timed", "null", "vllm")
 @click.option("--max-queued", type=COUNT, default=1000, show_default=True, help="More that wait are refused.")
 @click.option("--policy", "queue", type=click.Choice(POLICIES), default="fcfs", show_default=True, help=WHO_IS_NEXT)
 @click.option("--patience", type=Number(0.0), default=60.0, show_default=True, help="Seconds until nobody overtakes.")
-@click.option("--ttft-target", type=Number(0.0), default=10.0, show_default=True, help="Seconds, for deadline.")
+@click.option("--ttft-target", type=Number(0.0), default=10.0, show_default=True, help=f"For deadline. {IN_TIME}")
 @click.option("--runner", type=click.Choice(RUNNERS), default="reference", show_default=True, help="What ranks run.")
 @click.option(
     "--checkpoint", metavar="DIR", help="Of the vllm runner, or the reference runner [default: a small seeded model]."

@@ -15,7 +15,7 @@ from vppc.cli.number import COUNT, Number
 from vppc.cli.output import JSON, PICTURES, Output, wants_json
 from vppc.cli.picture import THEMES, is_picture, write_picture
 from vppc.cli.progress import progress
-from vppc.cli.prompts import WHO_IS_NEXT, read_prompts
+from vppc.cli.prompts import IN_TIME, WHO_IS_NEXT, read_prompts
 from vppc.costs.model import CostModel
 from vppc.errors import InputError
 from vppc.files import check_one_stdin, source_name, write_text
@@ -83,7 +83,7 @@ SECONDS = Number(min=0.0, max=1e9)
     help=f"{WHO_IS_NEXT} Repeatable [default: fcfs].",
 )
 @click.option("--patience", type=SECONDS, default=60.0, show_default=True, help="Starvation bound in seconds.")
-@click.option("--ttft-target", type=Number(1e-9, 1e9), help="Seconds to a first token in time, for the goodput.")
+@click.option("--ttft-target", type=Number(1e-9, 1e9), help=f"{IN_TIME} For goodput; deadline has 10 without.")
 @click.option("--whole-prompts", is_flag=True, help="A chunk holds several prompts only if they are whole.")
 @click.option(
     "--max-in-flight", type=COUNT, help="Chunks entered and not finished [default: pp, in a V 2 pp - 1, packed 3 pp]."

@@ -26,6 +26,7 @@ from vppc.analysis.memory import most_resident
 from vppc.analysis.order_timeline import Timeline
 from vppc.costs.model import OpCosts
 from vppc.ir.schedule import Order, Schedule
+from vppc.serving.policy import ttft_target_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,8 @@ class ServingReport:
 
     ``tokens`` are those computed, without cached ones. ``queueing`` is from a request's arrival to the start of its
     first chunk. ``depth`` is the mean number of requests in the system, ``depth_at_last`` how many there are when the
-    last one comes, itself included. ``goodput`` are the requests a second whose first token came within ``target``;
-    without a target there is none.
+    last one comes, itself included. ``goodput`` are the requests a second whose first token came within ``target``, or
+    within their own; without a target there is none.
     """
 
     requests: int
@@ -128,7 +129,8 @@ def serving_report(
     makespan = end - crowd.start
     ttft = [token - request.arrival for token, request in zip(crowd.first_tokens, schedule.requests, strict=True)]
     queueing = [start - request.arrival for start, request in zip(crowd.started, schedule.requests, strict=True)]
-    good = None if target is None else sum(time <= target for time in ttft)
+    timed = zip(ttft, schedule.requests, strict=True)
+    good = None if target is None else sum(time <= ttft_target_of(request, target) for time, request in timed)
     return ServingReport(
         requests=len(schedule.requests),
         tokens=sum(chunk.tokens for chunk in schedule.chunks),

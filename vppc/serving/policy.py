@@ -71,6 +71,11 @@ class Policy:
         return self if self.key_by is None else replace(self, key=self.key_by(cost))
 
 
+def ttft_target_of(request: Request, target: float) -> float:
+    """Seconds to a request's first token that are in time: its own ``ttft_target``, or the one of all."""
+    return float(request.extra.get("ttft_target", target))
+
+
 def _came_first(waiting: Waiting, now: float) -> tuple[float, ...]:
     return (waiting.since,)
 
@@ -86,7 +91,7 @@ def _latest_start(cost: CostModel, target: float) -> Key:
     def key(waiting: Waiting, now: float) -> tuple[float, ...]:
         request = waiting.request
         left = replace(request, cached_tokens=waiting.covered)
-        due = waiting.since + float(request.extra.get("ttft_target", target))
+        due = waiting.since + ttft_target_of(request, target)
         start = due - ideal_seconds(cost, (left,), 1)
         return start < now, start
 
