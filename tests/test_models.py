@@ -613,6 +613,11 @@ class TestCommand:
         golden = Path(__file__).parent / "golden" / "model_glm.txt"
         assert result.output == golden.read_text()
 
+    def test_a_config_from_a_pipe_is_called_stdin(self) -> None:
+        result = CliRunner().invoke(command, ["-"], input=json.dumps(TINY))
+        assert result.exit_code == 0, result.output
+        assert result.output.startswith("model       stdin: 4 layers, hidden 64\n")
+
     def test_json(self) -> None:
         result = CliRunner().invoke(command, ["deepseek-v3.1", "--json", "--tp", "8", "--weight-dtype", "w8a8"])
         facts = json.loads(result.output)

@@ -20,7 +20,7 @@ from test_vllm_runner import LAYERS, MODELS, VOCABULARY, needs_vllm, write_check
 from vllm_runs import batches, engines
 
 from examples.tiny_checkpoint import write_tokenizer
-from runtime.vllm_plugin import register
+from runtime.vllm_plugin import _replace_scheduler, register
 from runtime.vllm_plugin.batches import Prompt, batches_of, repriced
 from runtime.vllm_plugin.chunk_plan import ChunkPlan, PlannedChunks, check_fit, read_chunk_plan
 from runtime.vllm_plugin.page import Doing, EngineRow, Page, RankRow
@@ -495,6 +495,40 @@ def test_the_plugin_in_another_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     assert vllm.config(FOLD).max_concurrent_batches == 7
     with pytest.raises(InputError, match=r"additional-config: was made for vLLM 0\.28\.0, and this is 0\.32\.0"):
         vllm.executor.get_class(vllm.config(FOLD))
+
+
+@pytest.mark.parametrize(
+    ("device", "worker", "journal", "said"),
+    [
+        ("cuda", "auto", "out", "--additional-config: vLLM runs on cuda here\n  hint: its CPU build, or vLLM-Ascend"),
+        ("npu", "auto", "out", "--additional-config: vppc.mode: no journal of batches is kept on NPUs\n  hint: vppc p"),
+        (
+            "cpu",
+            "my.Worker",
+            "out",
+            "--additional-config: is for vLLM's own workers, not for my.Worker\n  hint: no --w",
+        ),
+        ("cpu", "auto", "/dev/null/no", "/dev/null/no: cannot be made: Not a directory"),
+    ],
+    ids=["platform", "NPU", "worker", "journal"],
+)
+def test_where_no_journal_can_be_kept(
+    device: str, worker: str, journal: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vllm, platforms = Engine(monkeypatch, "0.28.0"), ModuleType("vllm.platforms")
+    vars(platforms)["current_platform"] = SimpleNamespace(device_name=device)
+    monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
+    register()
+    config = vllm.config({"vppc": {"mode": "shadow", "journal": journal}})
+    config.parallel_config = SimpleNamespace(worker_cls=worker)
+    with pytest.raises(InputError) as refused:
+        vllm.executor.get_class(config)
+    assert str(refused.value).startswith(said)
+
+
+def test_a_scheduler_of_its_own_is_refused() -> None:
+    with pytest.raises(InputError, match="the batches of a folded server are ours\n  hint: no --scheduler-cls"):
+        _replace_scheduler(a_server(scheduler_cls="mine"), "ours", Fold())
 
 
 @needs_vllm

@@ -141,9 +141,7 @@ def _replace_worker(vllm_config: Any, stock: str, ours: str) -> None:
     parallel = vllm_config.parallel_config
     if parallel.worker_cls not in ("auto", stock, ours):
         raise InputError(
-            f"there is no such worker of class {parallel.worker_cls}",
-            file=FILE,
-            remedy="no worker class of its own",
+            f"is for vLLM's own workers, not for {parallel.worker_cls}", file=FILE, remedy="no --worker-cls"
         )
     parallel.worker_cls = ours
 
