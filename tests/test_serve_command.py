@@ -213,6 +213,7 @@ def test_attached_to_where_the_ranks_say_that_they_are(tmp_path: Path) -> None:
     port = free_port()
     requests = tmp_path / "requests.jsonl"
     requests.write_text('{"id": "a", "prompt_tokens": 10}\n')
+    (tmp_path / "out").write_text("of the last time\n" * 9)
     usual = [str(requests), "--pp", "2", "--cost", COST, "-o", str(tmp_path / "out")]
     arguments = ["--stream", "--runner", "null"]
     options = {"nnodes": 1, "nproc_per_node": 2, "rdzv_backend": "c10d", "rdzv_endpoint": f"127.0.0.1:{port}"}
@@ -245,9 +246,11 @@ def test_attached_to_where_the_ranks_say_that_they_are(tmp_path: Path) -> None:
 )
 def test_bad_usage(options: list[str], message: str, tmp_path: Path) -> None:
     requests = [] if options[0].startswith(("no/", "/")) else [os.devnull]
+    (tmp_path / "out").write_text("of the last time")
     usual = ["--pp", "2", "--cost", COST, "-o", str(tmp_path / "out")]
     result = CliRunner().invoke(vppc, ["serve", *usual, *requests, *options])
     assert result.output == ""
+    assert (tmp_path / "out").read_text() == "of the last time"
     assert isinstance(result.exception, VppcError) and str(result.exception).startswith(message)
 
 

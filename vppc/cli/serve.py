@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -198,7 +199,8 @@ def command(
                 chosen = ["--runner", runner, "--tp", str(tp), "--dtype", dtype, "--seed", str(seed)]
                 chosen += ["--model", checkpoint] if checkpoint is not None else []
                 ranks = Ranks.start(pp * tp, timeout, chosen)
-
+            if output not in (None, "-") and stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.ftruncate(descriptor, 0)  # what the last server wrote, now that there are ranks
             write = Writer(descriptor, output or "stdout", timeout)
             with ranks:
                 coordinator = Coordinator(compiler, ranks, drift, write, _notice, tp=tp, journal=journal)
@@ -287,14 +289,15 @@ def _check_no_trace(lines: BufferedReader, path: str) -> None:
 
 @contextmanager
 def _written(path: str | None) -> Iterator[int]:
-    """The descriptor of the output: a thread writes to it, and may be at it when the interpreter ends."""
+    """The descriptor of the output, with what is in it: a thread writes to it, and may be at it when the interpreter
+    ends."""
     if path is None or path == "-":
         if sys.stdout is None:
             raise InputError("cannot be written: it is closed", file="stdout")
         yield sys.stdout.fileno()
         return
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", file=path) from None
     try:
