@@ -320,12 +320,12 @@ def test_many_findings_of_an_instruction_are_counted(code: str, again: Instructi
 
 
 def test_many_reads_of_an_empty_buffer_are_counted() -> None:
-    """Every chunk's FORWARD on rank 1 reads b0, into which nothing is received."""
-    schedule = paper("cpp", SHOWN + 5)
-    program = Program.of(1, 2, [Forward(chunk, 1, 0, None) for chunk in range(SHOWN + 5)])
-    found = [each for each in check(with_program(schedule, program)) if each.code == "B2"]
+    """Every chunk's FORWARD on rank 1 reads b5, which nothing fills."""
+    schedule = replace(paper("cpp", SHOWN + 5), certificate=None)
+    program = [each._replace(in_=5) if isinstance(each, Forward) else each for each in schedule.programs[1]]
+    found = [each for each in check(with_program(schedule, Program.of(1, 6, program))) if each.code == "B2"]
     assert len(found) == SHOWN + 1
-    assert found[0].problem == "FORWARD c0 s1 reads the output of c0 s0 from b0, which is empty"
+    assert found[0].problem == "FORWARD c0 s1 reads the output of c0 s0 from b5, which is empty"
     assert found[SHOWN].problem == "5 more findings of this rule"
 
 
