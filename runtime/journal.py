@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from vppc.errors import InputError
 from vppc.ir.instruction import OPS, RECV, SEND, WAIT, Program
 
 FORMAT, VERSION = "vppc.journal", 1
+_NAME = re.compile(r"rank-(\d+)-tp-(\d+)")
 
 
 class Journal:
@@ -81,15 +83,25 @@ class Journal:
             yield f'{{"i": {index}, "op": "{OPS[op]}", "start": {start:.7f}, "end": {end:.7f}}}\n'
 
 
-def make_folder(folder: Path, schedule_file: str) -> None:
-    """Make a journal's folder, with the schedule in it; several processes may at once. Raises InputError."""
+def make_folder(folder: Path, schedule_file: str, pp: int, tp: int) -> None:
+    """Make a journal's folder, with the schedule in it, for a run on ``pp`` ranks of ``tp`` processes; several of them
+    may at once. Raises InputError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        delete_others(folder, ".jsonl", pp, tp)
         beside = folder / f".schedule.json.{os.getpid()}"
         beside.write_bytes(Path(schedule_file).read_bytes())
         beside.replace(folder / "schedule.json")
     except OSError as error:
         raise _unwritable(folder, error) from None
+
+
+def delete_others(folder: Path, ending: str, pp: int, tp: int) -> None:
+    """Delete the files that a run on more processes has left in a folder, over which no process writes its own."""
+    for file in folder.glob(f"rank-*{ending}"):
+        match = _NAME.fullmatch(file.name.removesuffix(ending))
+        if match and (int(match[1]) >= pp or int(match[2]) >= tp):
+            file.unlink(missing_ok=True)
 
 
 def _unwritable(folder: Path, error: OSError) -> InputError:

@@ -12,13 +12,16 @@ import torch
 
 from runtime.devices.protocol import Device
 from runtime.interpreter import Mark
+from runtime.journal import delete_others
 from vppc.errors import InputError
 from vppc.ir.instruction import OPS, WAIT, Program
 from vppc.ir.schedule import Schedule
 
 
 @contextmanager
-def profiled(folder: Path | None, device: Device, schedule: Schedule, rank: int, tp_rank: int) -> Iterator[Mark | None]:
+def profiled(
+    folder: Path | None, device: Device, schedule: Schedule, rank: int, tp_rank: int, tp: int
+) -> Iterator[Mark | None]:
     """Profile what is done inside, into ``folder``; the mark to run instructions under. Nothing without a folder.
 
     Raises InputError when the folder cannot be made.
@@ -28,6 +31,7 @@ def profiled(folder: Path | None, device: Device, schedule: Schedule, rank: int,
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        delete_others(folder, ".json", schedule.pp, tp)
     except OSError as error:
         raise InputError(f"cannot be made: {error.strerror}", file=str(folder), remedy="name a folder") from None
     program = schedule.programs[rank]

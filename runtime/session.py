@@ -113,7 +113,7 @@ class Session:
             self.position.prepare("computing the cached prefixes", State.IDLE)
             warm_prefixes(schedule, self.rank, runner, links, self.device.torch_device)
         journal = self.world.together(lambda: self._journal(arguments, loaded, clock))
-        with profiled(arguments.profile, self.device, schedule, self.rank, self.tp_rank) as profiler_mark:
+        with profiled(arguments.profile, self.device, schedule, self.rank, self.tp_rank, self.tp) as profiler_mark:
             interpreter = Interpreter(
                 schedule,
                 self.rank,
@@ -244,7 +244,7 @@ class Session:
     def _journal(self, arguments: Arguments, loaded: Loaded, clock: Clock) -> Journal | None:
         if arguments.journal is None:
             return None
-        make_folder(arguments.journal, arguments.schedule)
+        make_folder(arguments.journal, arguments.schedule, loaded.schedule.pp, self.tp)
         program = loaded.schedule.programs[self.rank]
         return Journal(arguments.journal, program, self.rank, self.tp_rank, loaded.digest, clock)
 

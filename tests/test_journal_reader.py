@@ -223,6 +223,7 @@ def test_a_run_that_did_not_end_is_refused(tmp_path: Path) -> None:
     ("edit", "message"),
     [
         (lambda lines: [changed(lines[0], digest="00"), *lines[1:]], "is of a run of another schedule"),
+        (lambda lines: [changed(lines[0], digest="00", rank=7), *lines[1:]], "is of a run of another schedule"),
         (lambda lines: [changed(lines[0], tp_rank=1), *lines[1:]], "has no file of rank 0, tp rank 1"),
     ],
 )

@@ -48,6 +48,18 @@ class TestJournal:
                 if row[0] == WAIT:
                     assert ends[index] == ends[row[3]]
 
+    def test_in_the_folder_of_a_run_on_more_ranks(self, tmp_path: Path) -> None:
+        """There is nothing of that one then, and what else is there stays."""
+        folder = tmp_path / "journal"
+        run(tmp_path, paper("cpp", (5, 3), 2), "--runner", "null", "--journal", str(folder))
+        (folder / "rank-1-notes.jsonl").write_text("mine")
+        run(tmp_path, paper("cpp", (5, 3), 1), "--runner", "null", "--journal", str(folder))
+        assert {each.name for each in folder.iterdir()} == {
+            "schedule.json",
+            "rank-0-tp-0.jsonl",
+            "rank-1-notes.jsonl",
+        }
+
     def test_of_a_run_that_fails(self, tmp_path: Path) -> None:
         """What was done by then is there."""
         schedule = paper("vpp-packed", (5, 3), 2)
@@ -115,6 +127,12 @@ class TestProfile:
             ]
             assert any(kernel["name"] == "aten::linear" for kernel in kernels)
             assert all(any(_inside(kernel, mark) for mark in marks) for kernel in kernels)
+
+    def test_in_the_folder_of_a_run_on_more_ranks(self, tmp_path: Path) -> None:
+        folder = tmp_path / "profile"
+        for pp in (2, 1):
+            run(tmp_path, paper("cpp", (5, 3), pp), "--runner", "null", "--profile", str(folder))
+            assert len(list(folder.iterdir())) == pp
 
 
 def _inside(kernel: Any, mark: Any) -> bool:

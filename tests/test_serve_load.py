@@ -36,6 +36,8 @@ def test_a_journal_is_not_kept_in_memory(tmp_path: Path) -> None:
         each.advance(1000.0 * number + 900.0)
     whole = each.close()
     journal = StreamJournal(str(tmp_path), each.compiler.opening(), 2, 1)
+    for stale in ("rank-2-tp-0.jsonl", "rank-0-tp-1.jsonl"):
+        (tmp_path / stale).write_text("of a run on more processes")
     held = []
     tracemalloc.start()
     try:
@@ -56,3 +58,4 @@ def test_a_journal_is_not_kept_in_memory(tmp_path: Path) -> None:
     assert parse_schedule((tmp_path / "schedule.json").read_bytes()).programs == whole.programs
     waits = sum(row[0] == WAIT for row in whole.programs[0].rows())
     assert (tmp_path / "rank-0-tp-0.jsonl").read_text().count('"op": "WAIT"') == waits
+    assert {each.name for each in tmp_path.glob("*.jsonl")} == {"rank-0-tp-0.jsonl", "rank-1-tp-0.jsonl"}

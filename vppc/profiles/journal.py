@@ -104,12 +104,12 @@ def _read_process(file: str, schedule: Schedule, expected: str) -> ProcessJourna
         raise InputError("is empty", file=file, remedy="a header line and a line for each instruction")
     header = _header(head[1], file)
     rank, tp_rank = header["rank"], header["tp_rank"]
+    if header["digest"] != expected:
+        raise _disagree(file, f"is of a run of another schedule than the {SCHEDULE} beside it", "line 1: digest")
     if rank >= schedule.pp:
         raise InputError(
             f"{rank} is too large", file=file, place="line 1: rank", remedy=f"ranks 0 to {schedule.pp - 1}"
         )
-    if header["digest"] != expected:
-        raise _disagree(file, f"is of a run of another schedule than the {SCHEDULE} beside it", "line 1: digest")
     program = schedule.programs[rank]
     starts, ends = [_UNKNOWN] * len(program), [_UNKNOWN] * len(program)
     last = 1

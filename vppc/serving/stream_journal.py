@@ -15,7 +15,7 @@ from tempfile import TemporaryFile
 from typing import IO
 
 from runtime.clock import Clock
-from runtime.journal import Journal
+from runtime.journal import Journal, delete_others
 from runtime.stream import Report
 from vppc.compiler import certified
 from vppc.errors import CheckFailed, InputError
@@ -67,6 +67,8 @@ class StreamJournal:
         schedule = self._schedule()
         sha = hashlib.sha256()
         write_text(str(self._folder / "schedule.json"), _hashed(schedule_text(schedule), sha.update))
+        with self._written():
+            delete_others(self._folder, ".jsonl", len(self._times) // self._tp, self._tp)
         for process, (kept, clock) in enumerate(zip(self._times, self._clocks, strict=True)):
             rank, shard = divmod(process, self._tp)
             journal = Journal(self._folder, schedule.programs[rank], rank, shard, sha.hexdigest(), clock)
