@@ -262,7 +262,7 @@ def check_world(schedule: Schedule, size: int, tp: int) -> None:
     planned = schedule.extra.get("tp", tp)
     if planned != tp:
         raise InputError(
-            f"the schedule is for {planned} processes a rank, not {tp}",
+            f"the schedule is for {planned} {'process' if planned == 1 else 'processes'} a rank, not {tp}",
             file="--tp",
             remedy=f"run it with --tp {planned}",
         )

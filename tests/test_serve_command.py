@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import pytest
 from click.testing import CliRunner
+from serve_worlds import Serving
 from worlds import LIMIT, ROOT, Launcher, eventually, free_port
 
 from vppc.cli import vppc
@@ -227,6 +228,20 @@ def test_attached_to_where_the_ranks_say_that_they_are(tmp_path: Path) -> None:
         assert right.exit_code == 0, right.exception
         assert launcher.ended()[0] == 0
     assert json.loads((tmp_path / "out").read_text())["token"] == 0
+
+
+def test_ranks_of_another_number_of_processes_are_not_served_on(tmp_path: Path) -> None:
+    """Two ranks of two processes, of which who serves has forgotten that they are two."""
+    requests = tmp_path / "requests.jsonl"
+    requests.write_text('{"id": "a", "prompt_tokens": 10}\n')
+    usual = [str(requests), "--pp", "2", "--cost", COST, "-o", str(tmp_path / "out")]
+    with Serving(tmp_path, 4, "--runner", "null", "--tp", "2", timeout=20) as serving:
+        attach = ["--attach", f"127.0.0.1:{serving.store.port}", "--timeout", "20"]
+        wrong = CliRunner().invoke(vppc, ["serve", *usual, *attach])
+        ended = serving.ended()
+    assert isinstance(wrong.exception, VppcError), wrong.exception
+    assert (wrong.exception.exit_status, ended.statuses) == (2, [2] * 4)
+    assert "--tp: the schedule is for 1 process a rank, not 2\n  hint: run it with --tp 1" in str(wrong.exception)
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def command(
     options = Options(strategy=strategy, pp=pp, placement=placement, vp=vp, chunk_size=chunk_size)
     name = (spec.name if spec is not None else cost.name) or "unnamed"
     header = header_of(options, Model(name, cost.layer_count))
-    setup = replace(header, extra={**header.extra, **machine.extra(), **made_by(context)})
+    setup = replace(header, extra={**header.extra, **machine.extra(), "tp": tp, **made_by(context)})
     limits = Limits(
         chunk_size=chunk_size,
         max_in_flight=max_in_flight,

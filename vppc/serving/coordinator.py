@@ -22,7 +22,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from queue import Empty, SimpleQueue
@@ -165,9 +165,11 @@ class Coordinator:
         ranks = self._ranks
         ranks.send("".join(schedule_text(self._compiler.opening())))
         ranks.listen(self._events.put)
-        with _drained_by_sigterm(self._events.put):
+        with _drained_by_sigterm(self._events.put), ExitStack() as unread:
+            unread.enter_context(lines)
             while len(self._running) < ranks.size:
                 self._pass(TICK)
+            unread.pop_all()  # from here on it is the reader's
             self._start, self._skews = time.monotonic(), [math.inf] * ranks.size
             threading.Thread(target=self._read, args=(lines,), name="lines", daemon=True).start()
             while self._due or self._open or not self._ended:
