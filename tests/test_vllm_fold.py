@@ -20,6 +20,7 @@ from test_vllm_runner import LAYERS, MODELS, VOCABULARY, needs_vllm, write_check
 from vllm_runs import batches, engines
 
 from examples.tiny_checkpoint import write_tokenizer
+from runtime.runners.vllm import VERSIONS
 from runtime.vllm_plugin import _replace_scheduler, register
 from runtime.vllm_plugin.batches import Prompt, batches_of, repriced
 from runtime.vllm_plugin.chunk_plan import ChunkPlan, PlannedChunks, check_fit, read_chunk_plan
@@ -473,8 +474,9 @@ class Engine:
             monkeypatch.setitem(sys.modules, name, module)
 
 
-def test_the_plugin_that_is_asked_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    vllm = Engine(monkeypatch, "0.28.0+cpu")
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_plugin_that_is_asked_for_nothing(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    vllm = Engine(monkeypatch, f"{version}+cpu")
     register()
     once = vllm.executor.get_class
     register()
@@ -489,11 +491,11 @@ def test_the_plugin_that_is_asked_for_nothing(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_plugin_in_another_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    vllm = Engine(monkeypatch, "0.32.0")
+    vllm = Engine(monkeypatch, "0.33.0")
     register()
     assert vllm.executor.get_class(vllm.config({})) == "stock"
     assert vllm.config(FOLD).max_concurrent_batches == 7
-    with pytest.raises(InputError, match=r"additional-config: was made for vLLM 0\.28\.0, and this is 0\.32\.0"):
+    with pytest.raises(InputError, match=r": was made for vLLM 0\.28\.0 or 0\.32\.0, and this is 0\.33\.0"):
         vllm.executor.get_class(vllm.config(FOLD))
 
 

@@ -262,7 +262,7 @@ def test_a_vllm_that_it_was_not_made_for(monkeypatch: pytest.MonkeyPatch) -> Non
     stranger.__version__ = "0.29.1"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "vllm", stranger)
     monkeypatch.setattr(os, "environ", dict(os.environ))
-    with pytest.raises(InputError, match=r"was made for vLLM 0\.28\.0, and this is 0\.29\.1"):
+    with pytest.raises(InputError, match=r"was made for vLLM 0\.28\.0 or 0\.32\.0, and this is 0\.29\.1"):
         require_vllm()
     stranger.__version__ = "0.28.0+cpu"  # type: ignore[attr-defined]
     require_vllm()

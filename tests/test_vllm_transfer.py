@@ -74,6 +74,7 @@ def unmoved(answers: Mapping[int, Answer], by: int) -> dict[int, Answer]:
 def saw_each_batch_once(rank: int, calls: Sequence[Call]) -> None:
     """Each batch was begun and ended once, and each layer of both stages ran once in between, other batches or not."""
     layers = [f"model.layers.{layer}.self_attn.attn" for first_end in RANGES[rank] for layer in range(*first_end)]
+    first = len(range(*RANGES[rank][0]))
     (registered, _, names), *calls = calls
     assert (registered, names) == ("register", sorted(layers))
     lives = defaultdict(list)
@@ -85,7 +86,9 @@ def saw_each_batch_once(rank: int, calls: Sequence[Call]) -> None:
         *ran, (finished, requests), cleared = life
         run = [("layer", layer) for layer in layers]
         whole = [("preempt", None), ("load", None), *run, ("wait", None)]
-        assert ran in (whole, whole[:2])
+        # since 0.29 what no request of the batch waits for is loaded behind the layers of its first pass
+        behind = [("preempt", None), *run[:first], ("load", None), *run[first:], ("wait", None)]
+        assert ran in (whole, behind, whole[:2], [*whole[:2], whole[-1]])  # the last two without tokens
         assert (finished, cleared) == ("finished", ("clear", None))
         told += requests
     assert told and len(set(told)) == len(told)

@@ -1,8 +1,8 @@
 """vppc inside vLLM: a general plugin, loaded by every process of vLLM's, that does nothing unless it is asked to.
 
 It is asked by ``--additional-config``, see :mod:`runtime.vllm_plugin.settings`. Then vLLM's own options for them name
-our executor, worker and scheduler: subclasses of vLLM's. Two things of vLLM 0.28.0 are changed
-in any case; they look for that first, and otherwise do what they did:
+our executor, worker and scheduler: subclasses of vLLM's. Two things of vLLM are changed in any case; they look for that
+first, and otherwise do what they did:
 
 * ``Executor.get_class``: the executor and the worker class are chosen there. Other versions of vLLM get this, too, to
   refuse what they are asked for.

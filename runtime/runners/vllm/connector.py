@@ -2,9 +2,10 @@
 
 A model runner takes its connector through a batch's life: it binds the batch's metadata, starts the loads, runs its
 layers, each of which waits for its load and is saved, waits for the saves, asks what has finished, and clears the
-metadata. With two stages a rank that is to happen once a batch, over the layers of both, although other batches come
-by in between. So the model runner of each stage is shown a view of the rank's one connector: in a batch's first pass
-it begins, in its second it ends, and in both the layers are the connector's own business.
+metadata. (Since 0.29 loads that none of the batch's requests waits for start behind its layers.) With two stages a rank
+that is to happen once a batch, over the layers of both, although other batches come by in between. So the model runner
+of each stage is shown a view of the rank's one connector: in a batch's first pass it begins, in its second it ends, and
+in both the layers are the connector's own business.
 
 A connector knows which batch it serves by the metadata that is bound, so the second pass binds them again. One that
 keeps track of a batch's layers by itself, rather than by name, is lost between two batches.
@@ -23,7 +24,7 @@ class Pass:
     """The connector as one stage's model runner sees it; what a view does not have is the connector's."""
 
     prefer_cross_layer_blocks = False
-    """A tensor over all layers would be one of a stage, and a connector takes but one."""
+    """A tensor over all layers would be one of a stage, and a connector takes but one. Asked before 0.29."""
 
     def __init__(self, connector: Any, layers: Mapping[str, Any], caches: dict[str, Any]) -> None:
         """``layers`` are those of both stages, by name, and so are the ``caches`` when both have registered them."""
@@ -54,6 +55,10 @@ class FirstPass(Pass):
     def get_finished(self, finished_req_ids: set[str]) -> tuple[None, None]:
         """Nobody: a request that has ended may still have tokens in batches that go back before this one."""
         return None, None
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
+        """What vLLM asks for since 0.30: by :meth:`get_finished`."""
+        return KVConnectorBase_V1.get_transfer_results(self, finished_req_ids)
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         return set()

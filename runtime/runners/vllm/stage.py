@@ -20,7 +20,7 @@ from vllm.v1.request import Request
 
 from runtime.faults import RunFailed
 from runtime.runners.vllm.batch import Slice
-from runtime.runners.vllm.upstream import StagePlace, load_stage
+from runtime.runners.vllm.upstream import StagePlace, load_stage, settle_layout
 from vppc.errors import InputError
 
 
@@ -54,6 +54,7 @@ class Stage:
             ((size, page),) = kinds
             # vLLM keeps block 0 for padding
             own.cache_config.num_gpu_blocks_override = own.cache_config.num_gpu_blocks = blocks(size, page) + 1
+            settle_layout(own, spec.values())
             (cache,) = get_kv_cache_configs(own, [spec], [0])
             self._runner.initialize_kv_cache(cache)
         if self._runner.reorder_batch_threshold not in (None, 1):

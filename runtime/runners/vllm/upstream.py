@@ -1,5 +1,6 @@
-"""All that makes a model runner of vLLM a virtual stage, in one place. Made for vLLM 0.28.0, and the vLLM below
-vLLM-Ascend. What differs between vLLM's builds is a :class:`Build`, see ``cpu`` and :mod:`runtime.runners.vllm_ascend`.
+"""All that makes a model runner of vLLM a virtual stage, in one place. Made for vLLM 0.28.0 and 0.32.0, and the vLLM
+below vLLM-Ascend; what else differs between these is here, too. What differs between vLLM's builds is a :class:`Build`,
+see ``cpu`` and :mod:`runtime.runners.vllm_ascend`.
 
 * ``parallel_state._PP`` is a :class:`StageView` while a stage builds or runs. ``parallel_state.get_pp_group`` returns
   that global, and models and the model runner ask it who they are; a process here holds several stages.
@@ -21,9 +22,9 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -32,7 +33,9 @@ from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed import parallel_state
 from vllm.distributed.kv_transfer import kv_transfer_state
 from vllm.platforms import current_platform
+from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.kv_cache_interface import KVCacheConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,27 @@ def allocate_inputs(runner: Any) -> None:
     )
 
 
+def part_of(whole: KVCacheConfig, runner: Any) -> KVCacheConfig:
+    """Of a rank's KV cache the part of a stage's layers: as many blocks, and what vLLM plans for a worker that has no
+    other layers."""
+    groups = kv_cache_utils._project_kv_cache_groups_to_worker(whole.kv_cache_groups, runner.get_kv_cache_spec())
+    runner.cache_config.num_gpu_blocks_override = runner.cache_config.num_gpu_blocks = whole.num_blocks
+    planned = kv_cache_utils.get_kv_cache_config_from_groups(runner.vllm_config, groups, 0)
+    return replace(whole, kv_cache_groups=groups, kv_cache_tensors=planned.kv_cache_tensors)
+
+
+def settle_layout(config: VllmConfig, specs: Iterable[Any]) -> None:
+    """Let vLLM say in which order the KV cache of a stage lies in memory, as its engine has done since 0.29 for all
+    of its workers; before, attention chose for itself. ``specs`` are those of the stage's layers."""
+    if not hasattr(config.cache_config, "kv_cache_layout"):
+        return
+    from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
+    from vllm.v1.attention.backends.utils import get_supported_kv_cache_layouts, resolve_kv_cache_layout
+
+    supported = [layout.name for layout in get_supported_kv_cache_layouts(get_current_attn_backends(config))]
+    resolve_kv_cache_layout(config, [supported], specs)
+
+
 def join_world(config: VllmConfig, ranks: Ranks, collectives: str) -> None:
     """Make vLLM's process groups over the processes of the run, all together, anew for each model.
 
@@ -170,3 +194,23 @@ def join_world(config: VllmConfig, ranks: Ranks, collectives: str) -> None:
     with set_current_vllm_config(config):
         parallel_state.init_distributed_environment(size, process, "env://", process, collectives)
         parallel_state.ensure_model_parallel_initialized(ranks.tp, ranks.pp)
+
+
+def held_back(scheduler: Any) -> Any:
+    """The queue of vLLM's scheduler beside that of waiting requests: of those that it has passed over, since 0.31 of
+    those with blocks."""
+    return scheduler.skipped_waiting if hasattr(scheduler, "skipped_waiting") else scheduler.kv_holding_waiting
+
+
+def may_run(scheduler: Any, request: Any) -> bool:
+    """Whether a waiting request does not wait for a grammar, or for blocks from elsewhere, or no longer does."""
+    if not scheduler._is_blocked_waiting_status(request.status):
+        return True
+    if hasattr(scheduler, "_handle_blocked_waiting_request"):
+        return bool(scheduler._handle_blocked_waiting_request(request))
+    return bool(scheduler._try_promote_blocked_waiting_request(request))
+
+
+def most_running(scheduler: Any) -> int:
+    """How many requests may run at once; since 0.31 that can be fewer than a model runner has places for."""
+    return int(getattr(scheduler, "max_num_active_reqs", scheduler.max_num_running_reqs))
