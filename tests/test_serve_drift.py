@@ -14,8 +14,11 @@ from worlds import LIMIT, succeeded
 from tests.serving_streams import COST, LAYERS, Stream, header, stream
 from vppc.costs.calibration import Calibration, calibrate
 from vppc.costs.model import CostModel, LayerCost, OpCosts
+from vppc.costs.samples import Measurements
+from vppc.errors import InputError
 from vppc.ir.instruction import FORWARD
 from vppc.ir.schedule import Request
+from vppc.serving import refit as refit_module
 from vppc.serving.batching import Limits
 from vppc.serving.drift import LEAST, WINDOW, Drift
 from vppc.serving.refit import Found, NoFit, Refit
@@ -102,6 +105,38 @@ def test_where_no_costs_fit_the_plan_stays() -> None:
     refit = Refit(Drift(header("vpp-packed", 2), COST), notices.append, lambda _: None)
     assert refit.take(NoFit("nothing was measured")) is None
     assert notices == ["no costs fit what the ranks take: nothing was measured"]
+
+
+def test_where_no_costs_fit_they_are_looked_for_again_when_as_much_again_has_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    each, notices, found = streamed(lengths=6 * LENGTHS), list[str](), SimpleQueue[Found]()
+    drift = Drift(header("vpp-packed", 2), COST)
+    refit = Refit(drift, notices.append, found.put)
+    at: list[int] = []
+
+    def fit(measured: Measurements, base: CostModel) -> Calibration:
+        at.append(drift.measured)
+        if len(at) < 3:
+            raise InputError("all is noise")
+        return calibrate(measured, base=base)
+
+    monkeypatch.setattr(refit_module, "calibrate", fit)
+    for segment in each.segments:
+        drift.sent(segment)
+    seconds = OpCosts.of(each.schedule, times_longer(1.5)).seconds
+    for program in each.schedule.programs:
+        for index, (op, chunk, stage, *_) in enumerate(program.rows()):
+            if op == FORWARD:
+                drift.ran(program.rank, index, (0.0, seconds[chunk * len(each.schedule.stages) + stage]))
+                before = len(at)
+                refit.look()
+                if drift.measured in (LEAST, 2 * LEAST, 4 * LEAST):  # it is in a thread
+                    refit.take(found.get(timeout=LIMIT))
+                    assert len(at) == before + 1
+    assert at == [LEAST, 2 * LEAST, 4 * LEAST]
+    noise = "no costs fit what the ranks take: all is noise"
+    assert notices[1:] == [noise, noise, "costs refitted to what the ranks take"]
 
 
 def test_costs_are_refitted_to_what_ran() -> None:

@@ -50,22 +50,25 @@ class Window:
 
 
 class _Planned(NamedTuple):
-    """A FORWARD that has been sent, of ``stage`` on ``chunk``, planned to take so long; or a SAMPLE of ``rows``."""
+    """A FORWARD that has been sent, of ``stage`` on ``chunk``, planned by ``cost`` to take so long; or a SAMPLE of
+    ``rows``."""
 
     chunk: Chunk
     stage: int
     seconds: float
     rows: int
+    cost: CostModel
 
 
 @dataclass(slots=True)
 class _Priced:
-    """A chunk with the seconds of its stages; ``left`` of its FORWARDs and its SAMPLE have not been sent."""
+    """A chunk with the seconds of its stages by ``cost``; ``left`` of its FORWARDs and its SAMPLE are not sent."""
 
     chunk: Chunk
     seconds: Sequence[float]
     rows: int
     left: int
+    cost: CostModel
 
 
 class Drift:
@@ -74,6 +77,8 @@ class Drift:
     def __init__(self, setup: Schedule, cost: CostModel, bound: float = 0.2) -> None:
         self.cost, self.bound = cost, bound
         self.alarmed = False
+        self.measured = 0
+        """FORWARDs that have run and count."""
         self._setup = setup
         self._prices = Prices(setup.stages, cost)
         self._layers = Layers.of(cost.layers)
@@ -105,7 +110,8 @@ class Drift:
         for chunk in segment.chunks:
             sampled = [part for part in chunk.parts if part.decode or part.end == self._ends[part.request]]
             seconds = self._prices.of((chunk,), self._ends).seconds
-            self._priced[self._chunks] = _Priced(chunk, seconds, len(sampled), len(seconds) + bool(sampled))
+            left = len(seconds) + bool(sampled)
+            self._priced[self._chunks] = _Priced(chunk, seconds, len(sampled), left, self.cost)
             self._chunks += 1
             if not self._decodes:  # else more may come, until it is cancelled
                 for part in sampled:
@@ -158,17 +164,21 @@ class Drift:
         priced.left -= 1
         if not priced.left:
             del self._priced[number]
-        return _Planned(priced.chunk, stage, priced.seconds[stage], priced.rows if sampled else 0)
+        return _Planned(priced.chunk, stage, priced.seconds[stage], priced.rows if sampled else 0, priced.cost)
 
     def _measured(self, rank: int, instruction: int, planned: _Planned, seconds: float) -> None:
         chunk, stage, place = planned.chunk, planned.stage, f"rank {rank}, instruction {instruction}"
         if seconds <= 0 or any(part.request in self._cancelled for part in chunk.parts):
             return
+        newest = planned.cost is self.cost  # else it was planned before, and does not tell how true the plan is
         if planned.rows:
             self._heads.append(Head(place, seconds, planned.rows))
-            self._window.add(seconds, 0.0)  # it is planned as a part of its FORWARD
+            if newest:
+                self._window.add(seconds, 0.0)  # it is planned as a part of its FORWARD
             return
+        self.measured += 1
         counts, topks = self._counts[stage], self._layers.topks
-        self._window.add(seconds, planned.seconds)
-        self._by_rank[rank].add(seconds, planned.seconds)
+        if newest:
+            self._window.add(seconds, planned.seconds)
+            self._by_rank[rank].add(seconds, planned.seconds)
         self._forwards.append(forward(place, seconds, chunk_parts(chunk), counts, topks, embeds=stage == 0))

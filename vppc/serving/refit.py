@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from math import inf
 from typing import NamedTuple, TypeAlias
 
 from vppc.costs.calibration import Calibration, calibrate
@@ -31,19 +32,23 @@ class Refit:
 
     def __init__(self, drift: Drift, notice: Callable[[str], None], found: Callable[[Found], None]) -> None:
         self._drift, self._notice, self._found = drift, notice, found
+        self._again = inf  # after how many FORWARDs to fit again, where costs did not fit
 
     def look(self) -> None:
-        """Begin to fit, if the drift has passed its bound since the last look."""
+        """Begin to fit, if the drift has passed its bound since the last look, or has not come back while as many
+        FORWARDs have run again as there were when nothing fitted: the first ones are cold, say."""
         if news := self._drift.news():
             self._notice(news)
-            if self._drift.alarmed:
-                given = (self._drift.measurements(), self._drift.cost)
-                threading.Thread(target=self._fit, args=given, name="refit", daemon=True).start()
+        if self._drift.alarmed and (news or self._drift.measured >= self._again):
+            self._again = inf
+            given = (self._drift.measurements(), self._drift.cost)
+            threading.Thread(target=self._fit, args=given, name="refit", daemon=True).start()
 
     def take(self, found: Found) -> CostModel | None:
         """From now on the drift is told from the costs that were found; None when none were."""
         if isinstance(found, NoFit):
             self._notice(f"no costs fit what the ranks take: {found.why}")
+            self._again = 2 * self._drift.measured
             return None
         self._drift.replan(found.cost)
         self._notice("costs refitted to what the ranks take")
