@@ -327,6 +327,22 @@ def test_the_bound_of_all_chunkings_is_near_the_best_of_them(fixed: float) -> No
     assert 0.97 * min(makespans) < bound <= min(makespans)
 
 
+def test_a_chunk_that_cannot_be_so_small_may_end_later() -> None:
+    """Three ranks, of which the last has two layers: six chunks of a token take as long as the ranks' own bound.
+
+    Going back from the end with the longest chunks, five leave less than a token for the first, which (2) has no room
+    for there: the fifth last has to end later than the longest four would let it.
+    """
+    first = LayerCost(1, 0.5, 1.0, 0.05, 0.1, 0.2, collective_per_token=0.1)
+    cost = CostModel((first, LayerCost(3, 0.0, 0.1, 0.5, indexer_per_pair=0.2)))
+    workload = Workload.of([Request("r", 8, 2)], Limits(3, 1, 1))
+    case = Case(Prices.of(cost), workload.cut_into([6]), "straight", 3, 1)
+    point = case.start([1.0] * 6, [1.0, 1.0, 2.0], [Admit(99)])
+    bound = best_possible(case.prices, workload, case.ranks, ((0, 1), (1, 2), (2, 4)))
+    assert point.value == pytest.approx(52.15)
+    assert 0.99 * point.value < bound <= point.value * (1 + 1e-9)
+
+
 def test_the_solver_proves_an_order_and_finds_a_better_one() -> None:
     pytest.importorskip("ortools", reason="the extra exact is not installed")
     schedule = compile_schedule(

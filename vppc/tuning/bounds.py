@@ -29,8 +29,12 @@ operation and after the other's last, as in (1),
 
 less the operation itself where s = t, which is in both sums. For a makespan T, (2) grows with y and falls with x, so
 that the last chunk starts at some x or later, the one before it at another, and so on: going back from the end with the
-longest chunks that (2) allows for all s and t, no cutting starts earlier, chunk by chunk. Where that takes n > N chunks
-to the start of the prompt, T is not to be had with N chunks, nor with any number below n, since (2) also grows with N.
+longest chunks that (2) allows for all s and t, no cutting starts earlier, chunk by chunk. Where even min_chunk tokens
+are too many for one that ends there, it may end later. That is of no use, and T not to be had, if by some s and t more
+layers grow with y than fall with x, of every kind: then so many tokens take the more, the later they come. Else the
+chunk starts later, too.
+Where the way back takes n > N chunks to the start of the prompt, T is not to be had with N chunks, nor with any number
+below n, since (2) also grows with N.
 With n <= N, (1) is looked at once more, with these starts as the prefixes. T is bounded by bisection.
 
 For several prompts, and of hundreds of chunks, (1) with the fewest chunks is used. No order, and no number of buffers,
@@ -39,7 +43,7 @@ enters any of this.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, combinations_with_replacement, pairwise
@@ -161,53 +165,63 @@ class _Problem:
     def _earliest(self, makespan: float, chunks: int) -> list[float] | None:
         """From the last on, where each of so many chunks starts at the earliest; None where one cannot be so small.
 
-        More than so many where they do not reach the start of the prompt.
+        More than so many, up to twice, where they do not reach the start of the prompt.
         """
-        kinds, most = self.prices.kinds, self.limits.most
         [(start, end)] = self.spans
-        least = self._least((start, end))
-        # what grows faster with the prefix than with tokens is left out, so that (2) falls with x
-        per_prefix = [kind.per_prefix_token if kind.slope(start) >= kind.per_prefix_token else 0.0 for kind in kinds]
-        whole = [kind.upto(end) for kind in kinds]
-        origin = [kind.upto(start) for kind in kinds]
+        least, most = self._least((start, end)), self.limits.most
         starts: list[float] = []
         behind = float(end)
-        while behind > start:
-            number = len(starts) + 1
-            upto = [kind.upto(behind) for kind in kinds]
-            ahead = max(1, chunks - number + 1)
-            prefixes = plain_sum(max(start, behind - (part + 1) * most) for part in range(ahead))
-            heads = [u - o + kind.per_prefix_token * prefixes for u, o, kind in zip(upto, origin, kinds, strict=True)]
-            tails = [w + p * plain_sum(starts) for w, p in zip(whole, per_prefix, strict=True)]
-            rows = [
-                (
-                    way.seconds
-                    + way.head.fixed * ahead
-                    + way.head.of(heads)
-                    + way.between.fixed
-                    + way.between.of(upto)
-                    + way.tail.fixed * number
-                    + way.tail.of(tails)
-                    - makespan,
-                    way.between + way.tail,
-                )
-                for way in self._ways
-            ]
-
-            def fits(x: float, rows: list[tuple[float, _Work]] = rows) -> bool:
-                falls = [kind.upto(x) - p * x for kind, p in zip(kinds, per_prefix, strict=True)]
-                return all(over <= work.of(falls) for over, work in rows)
-
+        while behind > start and len(starts) <= 2 * chunks:
             low, high = max(float(start), behind - most), max(float(start), behind - least)
-            if not fits(high):
-                return None
-            if not fits(low):
+            over = self._over(makespan, chunks, starts, behind)
+            if any(over(high)):
+                if any(over(high, rising=True)):
+                    return None
+                low = high
+            elif any(over(low)):
                 for _ in range(_HALVINGS):
                     middle = (low + high) / 2
-                    low, high = (low, middle) if fits(middle) else (middle, high)
+                    low, high = (middle, high) if any(over(middle)) else (low, middle)
             starts.append(low)
             behind = low
         return starts
+
+    def _over(
+        self, makespan: float, chunks: int, starts: Sequence[float], behind: float
+    ) -> Callable[..., Iterator[bool]]:
+        """By the start of a chunk that ends at ``behind``, before those at ``starts``: of every s and t, whether (2) is
+        over the makespan; of those that are ``rising``, it is over for all that end later, too."""
+        kinds, most = self.prices.kinds, self.limits.most
+        [(start, end)] = self.spans
+        # what grows faster with the prefix than with tokens is left out, so that (2) falls with x
+        per_prefix = [kind.per_prefix_token if kind.slope(start) >= kind.per_prefix_token else 0.0 for kind in kinds]
+        number = len(starts) + 1
+        ahead = max(1, chunks - number + 1)
+        upto = [kind.upto(behind) for kind in kinds]
+        prefixes = plain_sum(max(start, behind - (part + 1) * most) for part in range(ahead))
+        heads = [u - kind.upto(start) + kind.per_prefix_token * prefixes for u, kind in zip(upto, kinds, strict=True)]
+        tails = [kind.upto(end) + p * plain_sum(starts) for kind, p in zip(kinds, per_prefix, strict=True)]
+        rows = [
+            (
+                way.seconds
+                + way.head.fixed * ahead
+                + way.head.of(heads)
+                + way.between.fixed
+                + way.between.of(upto)
+                + way.tail.fixed * number
+                + way.tail.of(tails)
+                - makespan,
+                way.between + way.tail,
+                number == 1 or all(h >= t for h, t in zip(way.head.mix, way.tail.mix, strict=True)),
+            )
+            for way in self._ways
+        ]
+
+        def over(x: float, *, rising: bool = False) -> Iterator[bool]:
+            falls = [kind.upto(x) - p * x for kind, p in zip(kinds, per_prefix, strict=True)]
+            return (more > work.of(falls) for more, work, rises in rows if rises or not rising)
+
+        return over
 
     @cached_property
     def _ways(self) -> list[_Way]:
