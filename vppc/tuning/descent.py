@@ -155,9 +155,8 @@ def _centred(slopes: Sequence[float], ease: Sequence[float], groups: Stages) -> 
     """The steepest way up that keeps the total of each group; zero outside the groups."""
     result = [0.0] * len(slopes)
     for group in groups:
-        mean = plain_sum([ease[member] * slopes[member] for member in group]) / plain_sum(
-            [ease[member] for member in group]
-        )
+        all_ease = plain_sum([ease[member] for member in group])
+        mean = plain_sum([ease[member] * slopes[member] for member in group]) / all_ease
         for member in group:
             result[member] = ease[member] * (slopes[member] - mean)
     return result
